@@ -170,7 +170,7 @@ def test_what_spark_says_is_cut_to_what_matters() -> None:
         (["--url", "hawser://127.0.0.1:1", "--topic", "t", "--schema", "id bigint"], 2, "--value-format"),
         (["--url", "hawser://127.0.0.1:1", "--topic", "t", "--value-format", "json"], 4, "127.0.0.1:1"),
         (["--url", "hawser://127.0.0.1:1", "--topic", "t", "--conf", "nothing"], 2, "NAME=VALUE"),
-        (["missing.py"], 2, "is no pipeline"),
+        (["missing.py"], 2, "is not a pipeline"),
         (["--url", "hawser://127.0.0.1:1", "--topic", "t"], 4, "127.0.0.1:1"),
     ],
 )

@@ -25,7 +25,7 @@ def test_everything_fits() -> None:
     findings = found()
     assert findings["Spark"].verdict == "ok" and "pyspark 4." in findings["Spark"].finding
     assert findings["PYSPARK_PYTHON"] == Finding(
-        "PYSPARK_PYTHON", "ok", "not set; hawser.spark.session() takes this Python, with pyspark_hawser"
+        "PYSPARK_PYTHON", "ok", "not set; hawser.spark.session() uses this Python, with pyspark_hawser"
     )
     assert set(findings) == {"Spark", "Java", "PYSPARK_PYTHON"}
 

@@ -1,2 +1,2 @@
-"""The agent: an ordinary participant that nobody needs. It recovers the dead at once, keeps their counts,
-and records topics of this host into a cluster."""
+"""The agent: an optional process that recovers dead participants at once, serves metrics of a domain, and
+records its topics, queues and trace into a cluster."""

@@ -1,8 +1,9 @@
-"""`hawser agent`: what happens in a domain is looked after as it happens.
+"""The daemon of `hawser agent`: scans the regions of a domain on kernel events and at intervals.
 
-The kernel tells which file something happened to (news.py), and that topic is looked at (lookout.py), at once
-and a few times more while the news may have been early. Besides, everything is looked at once in a while: for
-topics of a new directory, and in case news was lost. Recorders have threads of their own (recorders.py).
+A kernel event names the file of a region (directory_watch.py). The reaper scans that region (reaper.py) at
+once, and a few times more, because the event may arrive before the locks of a dead process are released. A
+scan of the whole domain at intervals finds a new directory and covers lost events. Recorders run in threads
+of their own (recorder_threads.py).
 """
 
 import asyncio
@@ -23,19 +24,20 @@ __all__ = ["AgentDaemon", "topic_metrics"]
 
 _log = logging.getLogger("hawser.agent")
 
-# After news: the locks of the dead may go a moment after it. Each look is so much later than the one before.
+# Delays of the scans after an event, each after the one before: the locks of a dead process may be released
+# shortly after the event.
 _RESCAN_SECONDS: Final = (0.002, 0.02, 0.1, 0.5)
-# The same topic is not looked at more often than this, however much happens to it.
+# Minimum time between two scans of the same region.
 _PAUSE_SECONDS: Final = 0.002
 _RECORDERS_SECONDS: Final = 20.0
 _EVERYTHING: Final = ""
-# How the kernel calls what was opened before it had a name: a topic in the hands of its creator.
+# The kernel's name of a file that was opened without a name: a region that is still held by its creator.
 _UNNAMED: Final = "#"
 
 
 class AgentDaemon:
-    """The agent of one domain. With a long `look_seconds` it relies on news alone. `payloads` makes the
-    recorder of a topic that is found to be traced with payloads; without it those are left alone."""
+    """The agent of one domain. With a long `look_seconds` it relies on kernel events alone. `payloads`
+    creates the recorder of a topic that is traced with payloads; without it such topics are not recorded."""
 
     def __init__(
         self,
@@ -65,12 +67,12 @@ class AgentDaemon:
         self._stopping = False
 
     async def start(self) -> str:
-        """Returns when the domain was looked through once; recorders connect when they can."""
+        """Return after the first scan of the domain. Recorders connect in the background."""
         try:
             self._watch = DirectoryWatch()
         except OSError as error:
             _log.warning(
-                "the kernel gives no news (inotify: %s): deaths are noticed by looking every %g s; raise "
+                "no kernel events (inotify: %s): dead processes are found by a scan every %g s; raise "
                 "fs.inotify.max_user_instances",
                 error.strerror,
                 self._look_seconds,
@@ -92,7 +94,7 @@ class AgentDaemon:
             asyncio.get_running_loop().remove_reader(self._watch.fileno())
             self._watch.close()
         if not await asyncio.to_thread(self._recorders.stop, _RECORDERS_SECONDS):
-            _log.warning("a recorder did not end within %g s; the next one goes on", _RECORDERS_SECONDS)
+            _log.warning("a recorder did not stop within %g s; its successor will resume", _RECORDERS_SECONDS)
 
     def why_not_ready(self) -> str | None:
         if self._stopping:
@@ -102,9 +104,9 @@ class AgentDaemon:
     def metrics(self) -> Iterable[Metric]:
         text = "Dead participants that this agent recovered."
         yield Metric("hawser_agent_recovered_total", text, self._reaper.recovered)
-        yield Metric("hawser_agent_looks_total", "Looks at topics.", self._reaper.scans)
-        yield Metric("hawser_agent_news_total", "Times that the kernel had news.", self._event_reads)
-        yield Metric("hawser_agent_topics", "Topics that are watched.", len(self._reaper.topics))
+        yield Metric("hawser_agent_looks_total", "Scans of topics and queues.", self._reaper.scans)
+        yield Metric("hawser_agent_news_total", "Reads of kernel events.", self._event_reads)
+        yield Metric("hawser_agent_topics", "Topics and queues that are watched.", len(self._reaper.topics))
         for stats in self._reaper.stats():
             yield from topic_metrics(stats)
         yield from self._recorders.metrics()
@@ -115,20 +117,20 @@ class AgentDaemon:
             try:
                 self._scan_domain()
             except Exception:
-                # Whatever it is, the next look may go well; an agent that stopped looking would be silent.
-                _log.exception("a look at the domain failed")
+                # The agent continues after any error, because the next scan may succeed.
+                _log.exception("a scan of the domain failed")
 
     def _scan_domain(self) -> None:
         try:
-            # Before the look: what happens after it is news.
+            # Follow before the scan, so that later changes cause events.
             if self._watch is not None and self._watch.follow(self._domain.directory):
                 _log.info("following %s", self._domain.directory)
             self._watch_error = None
         except OSError as error:
             if error.strerror != self._watch_error:
                 _log.warning(
-                    "the kernel gives no news of %s (inotify: %s): deaths are noticed by looking every %g s; "
-                    "if it has no watch left, raise fs.inotify.max_user_watches",
+                    "no kernel events of %s (inotify: %s): dead processes are found by a scan every %g s; "
+                    "if no watches are left, raise fs.inotify.max_user_watches",
                     self._domain.directory,
                     error.strerror,
                     self._look_seconds,
@@ -139,7 +141,9 @@ class AgentDaemon:
             for topic in self._reaper.traced_with_payloads() - self._recorded:
                 self._recorded.add(topic)
                 if topic in self._targets:
-                    _log.warning("%r is not recorded with payloads: something else is recorded to it", topic)
+                    _log.warning(
+                        "%r is not recorded with payloads: it is the target of another recorder", topic
+                    )
                 else:
                     self._recorders.start(self._payloads(topic))
         self._remove_leftovers()
@@ -149,7 +153,7 @@ class AgentDaemon:
         files, overflow = self._watch.read()
         self._event_reads += 1
         if overflow:
-            _log.warning("the kernel had more news than it could keep; looking at everything")
+            _log.warning("the kernel lost events; scanning the whole domain")
         if overflow or any(file.startswith(_UNNAMED) for file in files):
             self._schedule_scan(_EVERYTHING)
             return
@@ -157,7 +161,7 @@ class AgentDaemon:
             self._schedule_scan(topic)
 
     def _schedule_scan(self, topic: str) -> None:
-        """Look at it now, or as soon as it may be looked at again, and then some more."""
+        """Scan the region now, or after the minimum pause, and then at the delays of _RESCAN_SECONDS."""
         if (handle := self._timers.pop(topic, None)) is not None:
             handle.cancel()
         loop = asyncio.get_running_loop()

@@ -1,9 +1,9 @@
-"""News of a directory from the kernel (inotify): which of its files were closed, made or removed.
+"""Events of a directory from the kernel (inotify): files that were closed, created or removed.
 
-A participant keeps a description of its topic's file open for as long as it lives, and the kernel says when a
-description that could write is closed for the last time. So a death makes news, of whatever and in whichever
-namespace the participant died, and so does everybody who leaves in order. The news may come a moment before
-the locks of that description are gone: it says where to look, never who is dead.
+A participant keeps a writable description of its region's file open while it lives, and the kernel sends an
+event when the description is closed for the last time. The death of a process in any namespace therefore
+causes an event, and so does an orderly leave. The event may arrive before the locks of the description are
+released: it names a region to scan, not a dead process.
 """
 
 import ctypes
@@ -22,21 +22,20 @@ _OVERFLOW: Final = 0x00004000
 _ONLYDIR: Final = 0x01000000
 _DONT_FOLLOW: Final = 0x02000000
 _INTEREST: Final = _CLOSE_WRITE | _MOVED_TO | _CREATE | _DELETE | _ONLYDIR | _DONT_FOLLOW
-# Which watch, what happened, a cookie of renames, bytes of the name that follows.
+# Watch, event mask, cookie of renames, length of the name that follows.
 _EVENT: Final = struct.Struct("iIII")
 _READ_BYTES: Final = 1 << 16
 
 
 class FileEvents(NamedTuple):
-    """Files that something happened to; `overflow` if the kernel had more to tell than it could keep."""
+    """The files with events. With `overflow` the kernel lost events."""
 
     files: frozenset[str]
     overflow: bool
 
 
 class DirectoryWatch:
-    """What happens to the files of one directory, from the last `follow` on. OSError if the kernel has none
-    to give."""
+    """Events of the files of one directory since the last `follow`. OSError if inotify is not available."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None, use_errno=True)
@@ -44,12 +43,12 @@ class DirectoryWatch:
         self._watch = -1
 
     def fileno(self) -> int:
-        """Readable when there is news."""
+        """A descriptor that is readable when there are events."""
         return self._descriptor
 
     def follow(self, directory: Path) -> bool:
-        """Whether it is another directory than so far. One that is removed, moved or made anew under its path
-        is noticed by asking again."""
+        """Watch this directory, and return whether it is a different one than before. A directory that is
+        removed, moved or replaced is noticed by the next call."""
         try:
             watch = self._checked(
                 self._library.inotify_add_watch(
@@ -60,12 +59,12 @@ class DirectoryWatch:
             watch = -1
         former, self._watch = self._watch, watch
         if former not in (-1, watch):
-            # Gone by itself if the directory is.
+            # The kernel removes the watch of a removed directory itself.
             self._library.inotify_rm_watch(self._descriptor, former)
         return watch not in (-1, former)
 
     def read(self) -> FileEvents:
-        """What happened since the last call; does not wait."""
+        """The events since the last call; does not wait."""
         files: set[str] = set()
         overflow = False
         try:
@@ -83,7 +82,7 @@ class DirectoryWatch:
         return FileEvents(frozenset(files), overflow)
 
     def close(self) -> None:
-        """May be called again."""
+        """Close the descriptor; may be called again."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,13 +1,18 @@
-"""Looking after the topics and queues of a domain: the dead are recovered, what they left is removed, totals
-are read. Below, a topic is either: nothing here depends on which.
+"""The reaper of a domain: recovers dead participants, removes what they left, reads totals.
 
-Topics are watched, not opened: a watcher holds no lock and keeps nothing alive, so that topics are deleted,
-made anew and forgotten as if there were no agent, and a process that is stopped, wherever it stands, holds up
-no look. A look takes time bounded by the size of the region. Only removing the leftover of an ephemeral topic
-may wait, for a process that stands still while removing the same name; callers do it beside.
+In this module a topic is a topic or a queue.
 
-Nothing here remembers who was alive: each look asks the kernel, and recovery decides by the locks. So a look
-too many is harmless, and an agent that is killed leaves nothing to clean up.
+A scan watches a region without opening it: a watcher holds no lock and keeps nothing alive. Topics can
+therefore be deleted, created again and forgotten as without an agent, and a stopped process never blocks a
+scan. A scan takes time bounded by the size of the region. Only the removal of an ephemeral topic's leftover
+may wait, for a stopped process that removes the same name; callers run it in a thread.
+
+    not watched -> watched      the file exists and is an intact region
+    watched     -> not watched  the region was removed, replaced or damaged
+    any         -> postponed    a stopped process is recovering or removing the region; skipped for a moment
+
+The reaper keeps no record of live processes: each scan asks the kernel, and the locks decide. An extra scan
+is harmless, and an agent that is killed leaves nothing to clean up.
 """
 
 import logging
@@ -24,13 +29,14 @@ __all__ = ["Reaper", "RegionStats"]
 
 _log = logging.getLogger("hawser.agent")
 
-# So long news of a topic that only others can go on with is not looked into: looking made it.
+# A topic that another process is recovering or removing is not scanned on events for this time, because the
+# scan itself causes events.
 _POSTPONE_SECONDS: Final = 0.1
 
 
 class RegionStats(NamedTuple):
-    """Of one topic: what Region.state and Region.totals say, and how many trace records of it could not be
-    written; of one queue, also Region.queue_state."""
+    """Figures of one region: Region.state and Region.totals, the count of trace records that were not
+    written, and for a queue Region.queue_state."""
 
     kind: str
     topic: str
@@ -40,31 +46,31 @@ class RegionStats(NamedTuple):
 
 
 class Reaper:
-    """One domain's. `recovered` counts the dead that it recovered itself; `leftovers` are ephemeral topics
-    that it found abandoned; `problem` is why the domain cannot be looked through."""
+    """The reaper of one domain. `recovered` counts the participants that it recovered; `leftovers` are
+    abandoned ephemeral topics; `problem` is the reason why the domain cannot be scanned."""
 
     def __init__(self, domain: Domain) -> None:
         self.recovered = 0
         self.scans = 0
         self.leftovers: set[str] = set()
-        self.problem: str | None = "the domain was not looked through yet"
+        self.problem: str | None = "the domain is not scanned yet"
         self._domain = domain
         self._watched: dict[str, Region] = {}
-        # Of their files. To look at a part of one that is cut off would end us, and every other duty with us.
+        # Sizes of the files. Access beyond the end of a truncated file would kill this process with SIGBUS.
         self._sizes: dict[str, int] = {}
         self._refused: dict[str, str] = {}
-        # How many trace records of each could not be written, when it was looked at last.
+        # Trace records of each that were not written, as of the last scan.
         self._untraced: dict[str, int] = {}
-        # Topics that somebody stands still in the middle of recovering or removing, and until when.
+        # Topics that a stopped process is recovering or removing, and the end of their pause.
         self._postponed: dict[str, float] = {}
 
     @property
     def topics(self) -> list[str]:
-        """Those that are watched."""
+        """The watched topics."""
         return sorted(self._watched)
 
     def scan(self) -> None:
-        """At every topic there is; those that are gone are let go of."""
+        """Scan every topic, and close those that are gone."""
         try:
             topics = self._domain.names()
         except (HawserError, OSError) as error:
@@ -79,30 +85,30 @@ class Reaper:
             self._scan_one(topic, refused.get(topic))
 
     def scan_one(self, topic: str) -> None:
-        """At one topic; one that was refused has to wait for the next look at all, one that is held up for a
-        moment."""
+        """Scan one topic, unless it is postponed. A refused topic waits for the next scan of the domain."""
         if topic not in self._refused and self._postponed.get(topic, 0.0) <= time.monotonic():
             self._postponed.pop(topic, None)
             self._scan_one(topic, None)
 
     def remove_leftover(self, topic: str) -> None:
-        """What the last one out would have done, unless somebody uses it again. May wait for seconds."""
+        """Remove an ephemeral topic, as its last participant would have, unless it is in use again. May wait
+        for seconds."""
         try:
             region = self._domain.open(topic)
             region.close()
             if region.closed:
-                _log.info("%r is ephemeral: everybody is dead, removed", topic)
+                _log.info("removed %r: it is ephemeral and its participants are dead", topic)
         except (NotFound, Closed):
             pass
         except HawserError as error:
             _log.warning("%r is ephemeral and cannot be removed: %s", topic, error)
 
     def traced_with_payloads(self) -> set[str]:
-        """Of those that are watched."""
+        """The watched topics that are traced with payloads."""
         return {topic for topic, region in self._intact() if trace_of(region) == "payload"}
 
     def stats(self) -> Iterator[RegionStats]:
-        """Of every topic that is watched."""
+        """The figures of every watched topic."""
         for topic, region in self._intact():
             try:
                 state = region.state() | {"untraced": region.tracing[2]}
@@ -110,17 +116,17 @@ class Reaper:
                     state |= region.queue_state()
                 yield RegionStats(region.kind, topic, state, *region.totals())
             except HawserError:
-                # Removed or damaged since the last look; the next one says so.
+                # The region was removed or damaged since the last scan; the next scan reports it.
                 continue
 
     def _intact(self) -> list[tuple[str, Region]]:
-        """Those that are as large as they were when they were looked at."""
+        """The watched topics whose files have the size of the last scan."""
         return [each for each in sorted(self._watched.items()) if self._size(each[0]) == self._sizes[each[0]]]
 
     def _scan_one(self, topic: str, known: str | None) -> None:
         self.scans += 1
         try:
-            # Twice: the topic may have been made anew.
+            # Twice, because the topic may have been created again.
             for _ in range(2):
                 if self._sizes.get(topic) != (size := self._size(topic)):
                     self._close(topic)
@@ -140,7 +146,7 @@ class Reaper:
                 _log.warning("%r is left out: %s", topic, error)
 
     def _scan_region(self, topic: str, region: Region) -> bool:
-        """False: it was removed."""
+        """Recover the dead of the region; False if the region was removed."""
         try:
             dead, used = region.glance()
             if dead:
@@ -150,7 +156,7 @@ class Reaper:
         untraced = region.tracing[2]
         if untraced > self._untraced.setdefault(topic, 0):
             _log.warning(
-                "%s %r: %d trace records could not be written; the trace ring was removed, or cannot be used",
+                "%s %r: %d trace records were not written; the trace ring was removed or is unusable",
                 region.kind,
                 topic,
                 untraced - self._untraced[topic],
@@ -164,11 +170,11 @@ class Reaper:
         for each in region.recover():
             if not each["complete"]:
                 self._postpone(topic)
-                _log.debug("%s %r of %r is being recovered by another", each["kind"], each["name"], topic)
+                _log.debug("another process recovers %s %r of %r", each["kind"], each["name"], topic)
                 continue
             self.recovered += 1
             _log.info(
-                "recovered %s %r (pid %d) of %s %r: %d slots, %d samples and %d messages given back",
+                "recovered %s %r (pid %d) of %s %r: returned %d slots, %d samples and %d messages",
                 each["kind"],
                 each["name"],
                 each["pid"],
@@ -180,7 +186,7 @@ class Reaper:
             )
 
     def _size(self, topic: str) -> int:
-        """Of its file; -1 if there is none."""
+        """The size of the topic's file; -1 if there is none."""
         try:
             return os.lstat(self._domain.path_of(topic)).st_size
         except OSError:
@@ -197,5 +203,5 @@ class Reaper:
 
     def _report_problem(self, problem: str) -> None:
         if problem != self.problem:
-            _log.error("the domain cannot be looked through: %s", problem)
+            _log.error("the domain cannot be scanned: %s", problem)
         self.problem = problem

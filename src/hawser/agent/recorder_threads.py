@@ -1,4 +1,4 @@
-"""Recorders at work, a thread each. One that fails for good says so and leaves the others alone."""
+"""Threads of recorders, one each. A recorder that fails permanently does not affect the others."""
 
 import logging
 import threading
@@ -18,10 +18,10 @@ _log = logging.getLogger("hawser.agent")
 
 
 class RunnableRecorder(Protocol):
-    """What `Recorder` is to those who run it."""
+    """The interface of a recorder that a thread runs."""
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop` is set; HawserError for what no retry can cure."""
+        """Run until `stop` is set. HawserError for an error that no retry can resolve."""
 
     def status(self) -> "RecorderStatus": ...
 
@@ -44,7 +44,7 @@ class RecorderThreads:
         thread.start()
 
     def stop(self, seconds: float) -> bool:
-        """Whether all of them have ended in order within that time."""
+        """Stop all recorders, and return whether they stopped within `seconds`."""
         self._stop.set()
         end = time.monotonic() + seconds
         for thread in self._threads:
@@ -52,7 +52,7 @@ class RecorderThreads:
         return not any(thread.is_alive() for thread in self._threads)
 
     def why_not_ready(self) -> str | None:
-        """What each one that cannot work lacks."""
+        """The reason of each recorder that does not record; None if all do."""
         reasons = []
         for number, recording in enumerate(self._recordings):
             status = recording.status()
@@ -68,17 +68,17 @@ class RecorderThreads:
             status = recording.status()
             labels = (("topic", status.topic), ("target", status.target))
             works = number not in self._failures and status.state == "recording"
-            text = "1 while the recorder records; 0 while it waits, or after it failed."
+            text = "1 while the recorder records, 0 while it waits or after it failed."
             yield Metric("hawser_recorder_recording", text, int(works), labels)
             text = "Samples that this agent recorded."
             yield Metric("hawser_recorder_recorded_total", text, status.recorded, labels)
-            text = "Samples that were overwritten before they could be recorded."
+            text = "Samples that were overwritten before they were recorded."
             yield Metric("hawser_recorder_lost_total", text, status.lost, labels)
             text = "Gap records that this agent wrote."
             yield Metric("hawser_recorder_gaps_total", text, status.gaps, labels)
-            text = "Samples that are published and not recorded yet."
+            text = "Published samples that are not recorded yet."
             yield Metric("hawser_recorder_lag", text, status.lag, labels)
-            text = "Offset on this host of the last sample that is recorded."
+            text = "Offset on this host of the last recorded sample."
             yield Metric("hawser_recorder_position", text, status.position, labels)
 
     def _run(self, number: int, recording: RunnableRecorder) -> None:
@@ -86,7 +86,7 @@ class RecorderThreads:
             recording.run(self._stop)
         except HawserError as error:
             self._failures[number] = str(error)
-            _log.error("%s failed for good: %s", threading.current_thread().name, error)
+            _log.error("%s failed permanently: %s", threading.current_thread().name, error)
         except Exception as error:
             self._failures[number] = repr(error)
-            _log.exception("%s failed for good", threading.current_thread().name)
+            _log.exception("%s failed permanently", threading.current_thread().name)

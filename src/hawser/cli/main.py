@@ -52,7 +52,7 @@ _COMMANDS = {
     "bench": ("hawser.cli.bench:bench", "Measure this machine, with ratios to other buses."),
     "demo": (
         "hawser.demo.command:demo",
-        "Run the whole path, kill every process in it, and verify the result.",
+        "Run the whole path, kill every process, verify the result.",
     ),
     "completion": ("hawser.cli.completion:completion", "Print the completion script of a shell."),
 }

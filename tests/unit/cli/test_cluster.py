@@ -54,7 +54,7 @@ def test_status_is_what_scripts_rely_on(cluster: ClusterProcesses) -> None:
     assert all(node["alive"] and node["free_bytes"] > 0 for node in shown["nodes"])
 
 
-@pytest.mark.parametrize(("copies", "troubles"), [(1, []), (2, ["orders/0: has 1 of 2 copies"])])
+@pytest.mark.parametrize(("copies", "troubles"), [(1, []), (2, ["orders/0: has 1 of 2 replicas"])])
 def test_a_missing_copy_is_a_trouble(copies: int, troubles: list[str]) -> None:
     """Also if every replica that is there takes part."""
     shard = {
@@ -101,7 +101,7 @@ def test_all_means_every_shard_that_it_concerns(cluster: ClusterProcesses) -> No
     assert all("n1" not in shard["members"] for shard in cluster.status()["shards"])
     cluster.run("cluster", "transfer", "all", "n4")
     assert {shard["leader"] for shard in cluster.status()["shards"] if "n4" in shard["members"]} == {"n4"}
-    assert "nothing to do" in cluster.run("cluster", "swap", "all", "n1", "n2").stderr
+    assert "no shard needs the change" in cluster.run("cluster", "swap", "all", "n1", "n2").stderr
     cluster.run("cluster", "swap", "all", "n4", "n1")
     assert all("n4" not in shard["members"] for shard in cluster.status()["shards"])
 
@@ -138,7 +138,7 @@ def test_nobody_at_the_address_is_unhealthy() -> None:
     (port,) = free_ports(1)
     done = hawser_command("cluster", "status", "--url", f"hawser://127.0.0.1:{port}", code=4)
     assert f"127.0.0.1:{port} cannot be reached" in done.stderr
-    assert "no cluster" in hawser_command("cluster", "status", "--url", "shm://", code=2).stderr
+    assert "is not a cluster" in hawser_command("cluster", "status", "--url", "shm://", code=2).stderr
 
 
 def test_the_pages_tell_of_readiness_and_figures(cluster: ClusterProcesses) -> None:

@@ -193,13 +193,13 @@ def test_a_node_that_runs_is_left_alone(node: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for directory in (node, _shard(node)):
             done = hawser_command("log", "verify", "--dir", str(directory), code=2)
-            assert f"the node of {node} runs" in done.stderr
+            assert f"the node of {node} is running" in done.stderr
         hawser_command("log", "scan", "--dir", str(node), code=2)
 
 
 def test_directories_that_are_none_are_named(tmp_path: Path) -> None:
     assert "no directory" in hawser_command("log", "scan", "--dir", str(tmp_path / "no"), code=3).stderr
-    assert "neither" in hawser_command("log", "scan", "--dir", str(tmp_path), code=3).stderr
+    assert "is not the directory" in hawser_command("log", "scan", "--dir", str(tmp_path), code=3).stderr
     os.makedirs(tmp_path / "shards")
     assert "0 shards" in hawser_command("log", "verify", "--dir", str(tmp_path)).stderr
 

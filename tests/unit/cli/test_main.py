@@ -70,7 +70,7 @@ def test_the_console_script_is_the_module() -> None:
     [
         (["nonsense"], 2, "No such command"),
         (["topic", "pub", "x"], 2, "Give one of"),
-        (["topic", "pub", "x", "1", "--slot-size", "much"], 2, "no number of bytes"),
+        (["topic", "pub", "x", "1", "--slot-size", "much"], 2, "not a number of bytes"),
         (["topic", "pub", "x", "1", "--history", "-1"], 2, "outside 0"),
         (["topic", "pub", "a//b", "1"], 2, "empty part"),
         (["topic", "pub", "x", "1", "--header", "nothing"], 2, "NAME=VALUE"),

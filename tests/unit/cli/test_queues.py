@@ -98,8 +98,8 @@ def test_forms(command: Command, bus: hawser.Bus) -> None:
     shown = command.run("queue", "get", "q", "--format", "%o %k %p %d").stdout
     assert shown == "1 k tester 2\n"
     queue.put(Typed("boat", 1))
-    assert "no field" in command.run("queue", "get", "q", "--format", "%q", code=2).stderr
-    assert "no field" in command.run("queue", "peek", "q", "--format", "%d", code=2).stderr
+    assert "is not a field" in command.run("queue", "get", "q", "--format", "%q", code=2).stderr
+    assert "is not a field" in command.run("queue", "peek", "q", "--format", "%d", code=2).stderr
     assert counts(queue) == (1, 0, 0)
 
 
@@ -255,7 +255,7 @@ def _on_terminal(command: Command, answer: bytes, *arguments: str) -> int:
     ("arguments", "code", "said"),
     [
         (["put", "x"], 2, "Give one of"),
-        (["put", "x", "1", "--slot-size", "much"], 2, "no number of bytes"),
+        (["put", "x", "1", "--slot-size", "much"], 2, "not a number of bytes"),
         (["put", "x", "1", "--capacity", "0"], 2, "outside 1"),
         (["put", "a//b", "1"], 2, "empty part"),
         (["put", "x", "1", "--header", "nothing"], 2, "NAME=VALUE"),

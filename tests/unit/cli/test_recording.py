@@ -183,7 +183,7 @@ def test_a_killed_recorder_leaves_a_prefix(command: Command, tmp_path: Path) -> 
         (["record", "orders", "--to", "/nowhere/at/all"], 2, "cannot be created"),
         (["record", "orders", "--to", "{new}", "--start", "soon"], 2, "earliest"),
         (["replay", "{missing}"], 3, "no file"),
-        (["replay", "{exists}"], 4, "is no recording"),
+        (["replay", "{exists}"], 4, "is not a recording"),
         (["replay", "shm://"], 2, "--topic"),
         (["replay", "{exists}", "--fast", "--rate", "3"], 2, "one of"),
     ],

@@ -85,7 +85,7 @@ def test_forms_of_echo(command: Command) -> None:
     assert "61 09 62" in command.run(*following, "--hex").stdout
     assert "a.b" in command.run(*following, "--hex").stdout
     assert command.run(*following).stdout.endswith("me  3 B  key=k  a\\tb\n")
-    assert "no field" in command.run(*following, "--format", "%q", code=2).stderr
+    assert "is not a field" in command.run(*following, "--format", "%q", code=2).stderr
 
 
 def test_echo_decodes_typed_topics(command: Command, bus: hawser.Bus) -> None:

@@ -86,7 +86,7 @@ def test_one_is_shown_with_its_branches_and_its_end(cluster: RunningCluster, bus
     assert (found["stage"], found["outcome"]) == ("committed", "it was committed")
     assert "it was committed" in _said(cluster, "show", found["id"])
     assert "nobody knows" in _said(cluster, "show", f"{FORMAT}:ffff:", code=3)
-    assert "is no transaction" in _said(cluster, "show", "nonsense", code=2)
+    assert "is not a transaction" in _said(cluster, "show", "nonsense", code=2)
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -135,7 +135,7 @@ def test_a_person_commits_what_nobody_decides(cluster: RunningCluster, bus: haws
     # Said again it is the same, and so is the reason; the opposite comes too late.
     again = _json(cluster, "commit", str(xid), "--reason", "again")
     assert (again["outcome"], again["reason"]) == ("committed", "the manager burnt down")
-    assert "by a person before, because: the manager" in _said(cluster, "commit", str(xid), "--reason", "x")
+    assert "by hand, because: the manager" in _said(cluster, "commit", str(xid), "--reason", "x")
     assert "has ended already" in _said(cluster, "rollback", str(xid), "--reason", "no", code=1)
     with pytest.raises(XAError) as told:
         bus.xa.rollback(xid)

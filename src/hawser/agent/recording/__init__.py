@@ -1,7 +1,7 @@
-"""Recording: what is published in shared memory, once and in order in a cluster; topics, queues, the trace.
+"""Recording: copies topics, queues and the trace of a host into a cluster, once and in order.
 
-`recorder` waits for its topic or queue, `stream` records one region of it: a `source` takes `blocks` of
-samples out of the region, `target` puts batches into the cluster and never gives up.
+A `recorder` waits for its topic or queue. A `stream` records one region of it: a `source` takes `blocks` of
+samples from the region, and the `target` publishes them as batches to the cluster, with unlimited retries.
 """
 
 from hawser.agent.recording.recorder import PayloadRecorder, Recorder, RecorderStatus, TraceRecorder

@@ -1,4 +1,4 @@
-"""Samples that were copied out of a region, as the columns of a batch."""
+"""Samples copied from a region, as the columns of a batch."""
 
 import struct
 from array import array
@@ -13,23 +13,23 @@ from hawser.record.record import Stamp
 
 __all__ = ["BLOCK_BYTES", "Block", "fits_in_batch"]
 
-# As the batches of other producers: large enough to be cheap, small enough not to hold up anything.
+# The size of other producers' batches: large enough to be cheap, small enough not to delay other requests.
 BLOCK_BYTES: Final = 1 << 20
 
-# What a batch has beside a value with its key and headers, generously.
+# Upper bound of a batch's bytes besides a value with its key and headers.
 _SPARE_BYTES: Final = 4096
 
 
 def fits_in_batch(sample: Sample | Message) -> bool:
-    """Whether a batch can hold it."""
+    """Whether a batch can hold the sample."""
     metadata = encode_metadata(sample.key, sample.headers) or b""
     return len(sample) + len(metadata) <= MAX_BATCH_BYTES - _SPARE_BYTES
 
 
 class Block(NamedTuple):
-    """Consecutive samples from offset `first` on. `value_offsets` and `value_data` are the buffers of their
-    column; `metadata` has key and headers of each as they lie in the region, if any sample has some. Instead
-    there may be `keys`, one for each."""
+    """Consecutive samples from offset `first` on. `value_offsets` and `value_data` are the buffers of the
+    value column. `metadata` has the encoded key and headers of each sample, if any sample has some; otherwise
+    `keys` may have one key for each."""
 
     first: int
     timestamps: "array[int]"
@@ -40,13 +40,13 @@ class Block(NamedTuple):
 
     @classmethod
     def of(cls, columns: tuple[int, bytes, bytes, bytes, Sequence[bytes] | None]) -> Self:
-        """What `Subscriber.take_columns` has copied."""
+        """A block of the columns of `Subscriber.take_columns`."""
         first, timestamps, value_offsets, value_data, metadata = columns
         return cls(first, array("q", timestamps), value_offsets, value_data, metadata)
 
     @classmethod
     def of_samples(cls, samples: Sequence[Sample | Message]) -> Self:
-        """Copies of samples with consecutive offsets."""
+        """A block of samples with consecutive offsets."""
         sizes = [len(sample) for sample in samples]
         metadata = [encode_metadata(sample.key, sample.headers) or b"" for sample in samples]
         return cls(
@@ -63,7 +63,7 @@ class Block(NamedTuple):
         return self.first + len(self.timestamps) - 1
 
     def starting_at(self, position: int) -> "Block":
-        """The samples from offset `position` on, which is one of theirs."""
+        """The samples from offset `position` on, which must be in the block."""
         assert self.first <= position <= self.last
         skipped = position - self.first
         if not skipped:
@@ -80,7 +80,7 @@ class Block(NamedTuple):
         )
 
     def batch(self, stamp: Stamp) -> Batch:
-        """All of them as a batch; Corrupt if key or headers of one cannot be read."""
+        """The samples as a batch; Corrupt if the key or headers of a sample cannot be decoded."""
         keys: Sequence[bytes | None] = self.keys or [None] * len(self.timestamps)
         headers: Sequence[Mapping[str, bytes]] = ()
         if self.metadata is not None:

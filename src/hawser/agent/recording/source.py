@@ -1,4 +1,4 @@
-"""What a recorder takes from: a region of shared memory, a topic's or a queue's."""
+"""The interface of a recorder's source: a region of shared memory, of a topic, a queue or the trace."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -11,29 +11,29 @@ __all__ = ["Source"]
 
 
 class Source(ABC):
-    """A region as its recorder takes it, in the order of its offsets."""
+    """A region whose samples are taken in the order of their offsets."""
 
     uuid: str
-    """Of the region: one made anew under the same name has another."""
+    """The uuid of the region; a region that is created again under the same name has another."""
     schema: str | None
-    """The fingerprint of the schema that it was made with, if it was."""
+    """The fingerprint of the region's schema, or None."""
     mark: int
-    """Up to this offset all is recorded, as far as the region knows."""
+    """The saved position in the region: all samples up to this offset are recorded."""
 
     @property
     @abstractmethod
     def head(self) -> int:
-        """The newest offset there is."""
+        """The newest offset."""
 
     @property
     @abstractmethod
     def next_offset(self) -> int:
-        """Everything before this offset that is not recorded cannot be taken any more."""
+        """The first offset that can be taken; unrecorded samples before it are lost."""
 
     @abstractmethod
     def take(self, timeout: float) -> Block | Gap | None:
-        """What comes next, or a gap instead of what no batch can hold; None if there is nothing within
-        `timeout` seconds. Closed if the region was deleted."""
+        """The next samples, or a gap in place of a sample that is too large for a batch; None if there is
+        none within `timeout` seconds. Closed if the region was deleted."""
 
     @abstractmethod
     def take_again(self, first: int, last: int) -> Block | Gap | None:
@@ -42,11 +42,11 @@ class Source(ABC):
 
     @abstractmethod
     def commit(self) -> None:
-        """All that was taken is recorded."""
+        """Save the position: all taken samples are recorded."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go; what was taken and not committed is there for the next one."""
+        """Close the region. Samples that were taken and not committed are taken again by the next source."""
 
     def __enter__(self) -> Self:
         return self

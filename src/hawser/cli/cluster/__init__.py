@@ -1,4 +1,4 @@
-"""`hawser cluster`: the commands about a cluster."""
+"""`hawser cluster`: the commands for a cluster."""
 
 import click
 
@@ -8,19 +8,19 @@ from hawser.cli.options import shared_options
 __all__ = ["cluster"]
 
 _COMMANDS = {
-    "status": ("hawser.cli.cluster.status:status", "Shards, leaders, replicas, nodes."),
-    "elect": ("hawser.cli.cluster.reconfiguration:elect", "Have a shard elect its leader anew."),
+    "status": ("hawser.cli.cluster.status:status", "Show shards, leaders, replicas and nodes."),
+    "elect": ("hawser.cli.cluster.reconfiguration:elect", "Start a new leader election in a shard."),
     "transfer": ("hawser.cli.cluster.reconfiguration:transfer", "Make another node the leader of a shard."),
-    "swap": ("hawser.cli.cluster.reconfiguration:swap", "Move a replica from a node to another."),
-    "expand": ("hawser.cli.cluster.reconfiguration:expand", "Give a shard one replica more."),
-    "contract": ("hawser.cli.cluster.reconfiguration:contract", "Take a replica from a shard."),
+    "swap": ("hawser.cli.cluster.reconfiguration:swap", "Move a replica from one node to another."),
+    "expand": ("hawser.cli.cluster.reconfiguration:expand", "Add a replica to a shard."),
+    "contract": ("hawser.cli.cluster.reconfiguration:contract", "Remove a replica from a shard."),
 }
 
 
 @click.group("cluster", cls=LazyGroup, lazy_commands=_COMMANDS)
 @shared_options
 def cluster() -> None:
-    """Look at a cluster, move leaders and replicas.
+    """Inspect a cluster, move leaders and replicas.
 
-    Without --url it is the one at hawser://127.0.0.1:7400.
+    The default of --url is hawser://127.0.0.1:7400.
     """

@@ -1,4 +1,4 @@
-"""A cluster as the command line sees it: asked at the nodes of a URL, from outside any event loop."""
+"""Connections of a command to all nodes of a cluster, and an event loop for the command."""
 
 import asyncio
 import secrets
@@ -31,7 +31,7 @@ _SCHEME: Final = "hawser://"
 _DEFAULT_URL: Final = "hawser://127.0.0.1:7400"
 _ANSWER_SECONDS: Final = 3.0
 _LOOK_SECONDS: Final = 0.2
-# Signals whose handlers end the command by an exception; asyncio itself sees to SIGINT.
+# Signals whose handlers end the command with an exception. asyncio handles SIGINT itself.
 _ENDINGS: Final = (signal.SIGTERM, signal.SIGHUP)
 _ERRORS: Final[dict[wire.Code, type[hawser.HawserError]]] = {
     wire.Code.NOT_FOUND: hawser.NotFound,
@@ -42,7 +42,7 @@ _ERRORS: Final[dict[wire.Code, type[hawser.HawserError]]] = {
 
 
 class ClusterView(NamedTuple):
-    """What the nodes that answer say: the map, and each node's own report."""
+    """The cluster as its answering nodes report it: the shard map and the report of each node."""
 
     map: ShardMap
     reports: dict[str, wire.Rolled]
@@ -50,8 +50,8 @@ class ClusterView(NamedTuple):
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run it to its end in an event loop of its own. A signal that ends the command cancels the work first:
-    an exception that its handler raised at once would end up in whichever task runs just then."""
+    """Run `work` in a new event loop. A signal that ends the command cancels the work before its handler
+    raises, because the exception would otherwise hit whichever task runs at that moment."""
     came: list[signal.Signals] = []
     runner = asyncio.Runner()
     loop = runner.get_loop()
@@ -59,7 +59,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 
     def end(number: int, frame: FrameType | None) -> None:
         came.append(signal.Signals(number))
-        # Of a loop that is closed already there is nothing to end.
+        # The loop may be closed already.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(task.cancel)
 
@@ -81,10 +81,10 @@ async def _result_of(task: asyncio.Task[Result]) -> Result:
 
 
 def addresses() -> list[str]:
-    """Those of the URL that was given, or the usual one on this machine."""
+    """The addresses in the URL of the command line, or the default address on this machine."""
     url = chosen_url() or _DEFAULT_URL
     if not url.startswith(_SCHEME):
-        raise hawser.UsageError(f"{url!r} is no cluster; give --url hawser://host:port,...")
+        raise hawser.UsageError(f"{url!r} is not a cluster; give --url hawser://host:port,...")
     try:
         return [str(Address.parse(each)) for each in url.removeprefix(_SCHEME).rstrip("/").split(",")]
     except BadAddress as error:
@@ -93,7 +93,7 @@ def addresses() -> list[str]:
 
 @asynccontextmanager
 async def connect_nodes(given: list[str]) -> AsyncIterator[ClusterView]:
-    """The nodes at these addresses and all that they know of; Unavailable if nobody answers."""
+    """Connect to the nodes at these addresses and to all nodes they know; Unavailable if none answers."""
     problems: list[str] = []
     links: dict[str, Link] = {}
     shard_map = ShardMap()
@@ -135,7 +135,7 @@ async def _dial(address: str, problems: list[str]) -> Link | None:
 
 
 async def _ask(link: Link, request: wire.Request) -> wire.Answer | None:
-    """None if it does not answer."""
+    """The answer, or None if the node does not answer."""
     try:
         answer: wire.Answer = wire.decode_answer(await link.ask(wire.encode(request), _ANSWER_SECONDS))
     except TransportError:
@@ -144,7 +144,7 @@ async def _ask(link: Link, request: wire.Request) -> wire.Answer | None:
 
 
 async def refresh(cluster: ClusterView) -> None:
-    """Bring map and reports up to date."""
+    """Update the map and the reports."""
     for name, link in cluster.links.items():
         answer = await _ask(link, wire.GetMap())
         if isinstance(answer, wire.Map):
@@ -155,7 +155,7 @@ async def refresh(cluster: ClusterView) -> None:
 
 
 def find_shard(cluster: ClusterView, text: str) -> str:
-    """The shard that a person names as TOPIC/PARTITION, or by its full name."""
+    """The shard named TOPIC/PARTITION, or by its full name."""
     topic, _, partition = text.rpartition("/")
     entry = cluster.map.topics.get(topic)
     if (
@@ -167,14 +167,14 @@ def find_shard(cluster: ClusterView, text: str) -> str:
         return wire.shards_of(topic, entry)[int(partition)]
     if text in cluster.map.shards:
         return text
-    raise hawser.NotFound(f"there is no shard {text!r}; `hawser cluster status` shows them all")
+    raise hawser.NotFound(f"no shard {text!r}; `hawser cluster status` lists the shards")
 
 
 async def administer(
     cluster: ClusterView, request: wire.Admin, meanwhile: Callable[[], Awaitable[bool]]
 ) -> wire.AdminDone | None:
-    """Have an operator do it, and wait until it is done. `meanwhile` is called again and again until then;
-    once it returns true nobody waits any more, and the result is None."""
+    """Ask an operator to execute the request, and wait for its result. `meanwhile` is called at intervals;
+    once it returns true, stop waiting and return None."""
     asking = asyncio.ensure_future(_administer(cluster, request))
     try:
         while not asking.done():
@@ -187,7 +187,7 @@ async def administer(
 
 
 async def _administer(cluster: ClusterView, request: wire.Admin) -> wire.AdminDone:
-    """By the first node that has an operator."""
+    """Send the request to the first node that is connected to an operator."""
     failed: wire.Failed | None = None
     for link in cluster.links.values():
         try:
@@ -195,7 +195,8 @@ async def _administer(cluster: ClusterView, request: wire.Admin) -> wire.AdminDo
         except TransportError as error:
             if error.was_sent:
                 raise hawser.OutcomeUnknown(
-                    f"the node that was asked is gone ({error}); `hawser cluster status` shows the outcome"
+                    f"the connection to the node was lost ({error}); "
+                    "`hawser cluster status` shows the outcome"
                 ) from error
             continue
         if isinstance(answer, wire.AdminDone):
@@ -205,5 +206,5 @@ async def _administer(cluster: ClusterView, request: wire.Admin) -> wire.AdminDo
         if answer.code is not wire.Code.UNAVAILABLE:
             break
     if failed is None:
-        raise hawser.Unavailable("no node answers any more; see `hawser cluster status`")
+        raise hawser.Unavailable("no node answers; see `hawser cluster status`")
     raise _ERRORS.get(failed.code, hawser.Rejected)(failed.text)

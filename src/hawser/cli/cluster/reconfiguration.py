@@ -1,6 +1,7 @@
-"""`hawser cluster elect|transfer|swap|expand|contract`: what a person wants done with a shard, or with all.
+"""`hawser cluster elect|transfer|swap|expand|contract`: change the leader or the replicas of one shard, or of
+all.
 
-Each order is carried out by an operator and outlives the command that gave it.
+An operator executes each order, and completes it even if the command ends.
 """
 
 import sys
@@ -32,14 +33,14 @@ _ALL = "all"
 
 
 def _options(function: Any) -> Any:
-    no_wait = click.option("--no-wait", is_flag=True, help="Return as soon as it has begun.")
+    no_wait = click.option("--no-wait", is_flag=True, help="Return once the change has begun.")
     return click.argument("shard")(no_wait(shared_options(function)))
 
 
 @click.command()
 @_options
 def elect(shard: str, no_wait: bool) -> None:
-    """Have SHARD, written TOPIC/PARTITION, elect its leader anew; "all" means every shard."""
+    """Start a new leader election in SHARD, written TOPIC/PARTITION; "all" means every shard."""
     _request_change(AdminKind.ELECT, shard, (), no_wait)
 
 
@@ -47,7 +48,8 @@ def elect(shard: str, no_wait: bool) -> None:
 @_options
 @click.argument("node")
 def transfer(shard: str, node: str, no_wait: bool) -> None:
-    """Make NODE, which has a replica, the leader of SHARD; "all": of every shard it has a replica of."""
+    """Make NODE the leader of SHARD, of which it has a replica; "all" means every shard with a replica
+    there."""
     _request_change(AdminKind.TRANSFER, shard, (node,), no_wait)
 
 
@@ -56,7 +58,8 @@ def transfer(shard: str, node: str, no_wait: bool) -> None:
 @click.argument("old")
 @click.argument("new")
 def swap(shard: str, old: str, new: str, no_wait: bool) -> None:
-    """Move a replica of SHARD from node OLD to node NEW; "all": all that OLD has and NEW has not."""
+    """Move a replica of SHARD from node OLD to node NEW; "all" means every shard on OLD that is not on
+    NEW."""
     _request_change(AdminKind.SWAP, shard, (old, new), no_wait)
 
 
@@ -64,7 +67,7 @@ def swap(shard: str, old: str, new: str, no_wait: bool) -> None:
 @_options
 @click.argument("node")
 def expand(shard: str, node: str, no_wait: bool) -> None:
-    """Give SHARD one replica more, on NODE; "all": every shard that has none there."""
+    """Add a replica of SHARD on NODE; "all" means every shard without a replica there."""
     _request_change(AdminKind.EXPAND, shard, (node,), no_wait)
 
 
@@ -72,7 +75,7 @@ def expand(shard: str, node: str, no_wait: bool) -> None:
 @_options
 @click.argument("node")
 def contract(shard: str, node: str, no_wait: bool) -> None:
-    """Take the replica on NODE from SHARD; "all": every replica there."""
+    """Remove the replica of SHARD on NODE; "all" means every replica there."""
     _request_change(AdminKind.CONTRACT, shard, (node,), no_wait)
 
 
@@ -80,9 +83,7 @@ def _request_change(kind: AdminKind, shard: str, nodes: tuple[str, ...], no_wait
     try:
         run(_change_shards(addresses(), kind, shard, nodes, no_wait))
     except KeyboardInterrupt:
-        notice(
-            "an order that was given is carried out all the same; `hawser cluster status` shows how far it is"
-        )
+        notice("the operator completes an order that was given; `hawser cluster status` shows its progress")
         raise
 
 
@@ -98,15 +99,15 @@ async def _change_shards(
             for each in shard_states(cluster)
             if _applies_to(kind, nodes, each["leader"], each["members"])
         ]
-        # One after the other: a shard that is being moved is one replica short until it is done.
+        # One after the other: a shard is one replica short while it is moved.
         for each in chosen:
             await _change_shard(cluster, kind, each, nodes, no_wait)
         if not chosen:
-            notice("there is nothing to do")
+            notice("no shard needs the change")
 
 
 def _applies_to(kind: AdminKind, nodes: tuple[str, ...], leader: str | None, members: list[str]) -> bool:
-    """Whether an order for all shards is for this one."""
+    """Whether an order for all shards includes this one."""
     if kind is AdminKind.ELECT:
         return True
     if kind is AdminKind.TRANSFER:
@@ -128,13 +129,13 @@ async def _change_shard(
         async def meanwhile() -> bool:
             await refresh(cluster)
             show(_describe(cluster, name))
-            # From its first write to the store on, an order is carried out whether somebody waits or not.
+            # Once the order is in the metadata store, the operator completes it without the command.
             return no_wait and cluster.map.shards.get(name) != before
 
         done = await administer(cluster, wire.Admin(kind, name, nodes), meanwhile)
     if done is not None and not done.done:
         raise hawser.Rejected(f"{shard}: {done.text}")
-    text = "begun; `hawser cluster status` shows how far it is" if done is None else done.text
+    text = "begun; `hawser cluster status` shows its progress" if done is None else done.text
     if wants_json():
         print_json({"shard": shard, "order": kind, "nodes": nodes, "done": done is not None, "text": text})
     else:
@@ -155,7 +156,7 @@ def _describe(cluster: ClusterView, shard: str) -> str:
 
 @contextmanager
 def _progress(title: str) -> Iterator[Callable[[str], None]]:
-    """Say how far it is, where somebody watches."""
+    """Show the progress on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""`hawser cluster status`, and what is shown of a shard and of a node."""
+"""`hawser cluster status`: the state of shards and nodes, and problems of them."""
 
 import time
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ __all__ = [
 
 _UNHEALTHY = 4
 _LOOK_SECONDS = 0.2
-# So many entries are nothing to wait for under load.
+# Under load a healthy replica may lag by this many entries.
 _CLOSE_ENTRIES = 1000
 _COLORS = {"steady": "green", "election": "yellow", "reconfiguration": "yellow"}
 
@@ -37,14 +37,14 @@ _COLORS = {"steady": "green", "election": "yellow", "reconfiguration": "yellow"}
 @click.option(
     "--check",
     is_flag=True,
-    help="Exit with 4 unless every shard has its leader and all replicas, and clocks agree.",
+    help="Exit with 4 unless every shard has a leader and all replicas, and clocks agree.",
 )
-@click.option("--wait", "wait_seconds", type=float, help="With --check: give it so many seconds.")
+@click.option("--wait", "wait_seconds", type=float, help="With --check: wait up to this many seconds.")
 @shared_options
 def status(check: bool, wait_seconds: float | None) -> None:
-    """Every shard with its epoch, leader, replicas and positions, and every node.
+    """Show every shard with its epoch, leader, replicas and positions, and every node.
 
-    --check is for scripts: after a restart it tells when the next machine may be restarted.
+    Scripts use --check during a rolling restart, to wait before they restart the next machine.
     """
     given = addresses()
     deadline = time.monotonic() + (wait_seconds or 0.0)
@@ -64,7 +64,7 @@ def status(check: bool, wait_seconds: float | None) -> None:
 
 
 def _status(given: list[str], *, patient: bool) -> dict[str, Any]:
-    """What there is to show; whoever is patient is shown nothing while nobody answers."""
+    """The state of the cluster. While no node answers it is empty if `patient`, otherwise Unavailable."""
     try:
         return run(cluster_state(given))
     except hawser.Unavailable:
@@ -74,13 +74,13 @@ def _status(given: list[str], *, patient: bool) -> dict[str, Any]:
 
 
 async def cluster_state(given: list[str]) -> dict[str, Any]:
-    """What the nodes at these addresses show of the cluster."""
+    """The state of the shards and nodes, read through the nodes at these addresses."""
     async with connect_nodes(given) as cluster:
         return {"shards": shard_states(cluster), "nodes": node_states(cluster)}
 
 
 def shard_states(cluster: ClusterView) -> list[dict[str, Any]]:
-    """Of every topic and queue that is not deleted, and the homes of transactions."""
+    """The shards of every topic and queue that is not deleted, and the coordinator shards."""
     return [
         shard_state(cluster, shard)
         for name, entry in sorted(cluster.map.topics.items())
@@ -90,9 +90,9 @@ def shard_states(cluster: ClusterView) -> list[dict[str, Any]]:
 
 
 def shard_state(cluster: ClusterView, shard: str) -> dict[str, Any]:
-    """A shard by what the operators say of it and by what its leader says; without one, by the replica that
-    is furthest. It is a topic's or a queue's, or both if the queue lives with the topic."""
-    entry = cluster.map.shards.get(shard, wire.ShardEntry(0, 0, "being made", None, ()))
+    """The state of a shard, from the operators' entry and its leader's report, or without a leader from the
+    replica with the newest entry. The shard has a topic, a queue, or both if they are colocated."""
+    entry = cluster.map.shards.get(shard, wire.ShardEntry(0, 0, "being created", None, ()))
     replicas = _replicas(cluster, shard)
     leader = None if entry.leader is None else node_of(entry.leader)
     leading = replicas.get(leader or "")
@@ -127,13 +127,13 @@ def shard_state(cluster: ClusterView, shard: str) -> dict[str, Any]:
 
 
 def shard_label(shard: dict[str, Any]) -> str:
-    """A shard as people name it."""
+    """The name of a shard, as TOPIC/PARTITION."""
     name = shard.get("topic") or shard.get("queue") or shard.get("homes")
     return f"{name}/{shard['partition']}"
 
 
 def _replicas(cluster: ClusterView, shard: str) -> dict[str, m.StatusResponse]:
-    """What each node that holds the shard says of it, newcomers included."""
+    """The report of each node with a replica of the shard, including nodes that are being added."""
     found = {}
     for node, rolled in cluster.reports.items():
         report = rolled.shards.get(shard)
@@ -151,7 +151,7 @@ def _halted(cluster: ClusterView, shard: str) -> dict[str, str]:
 
 
 def _change(text: str | None) -> dict[str, str | None] | None:
-    """A change under way, with the nodes it is about."""
+    """The reconfiguration in progress, with its nodes."""
     if text is None:
         return None
     kind, old, new, phase = text.split(" ")
@@ -159,7 +159,7 @@ def _change(text: str | None) -> dict[str, str | None] | None:
 
 
 def node_states(cluster: ClusterView) -> list[dict[str, Any]]:
-    """Those that the operators know and those that answer."""
+    """The state of each node that the operators know or that answers."""
     shown = []
     for node in sorted(cluster.map.nodes.keys() | cluster.links.keys()):
         entry, rolled = cluster.map.nodes.get(node), cluster.reports.get(node)
@@ -182,16 +182,16 @@ def node_states(cluster: ClusterView) -> list[dict[str, Any]]:
 
 
 def _problems(shown: dict[str, Any]) -> Iterator[str]:
-    """What stands in the way of stopping one more node."""
+    """The reasons not to stop one more node."""
     if not any(node["seen_by_operator"] for node in shown["nodes"]):
-        yield "no operator is there; start one with `hawser operator`"
+        yield "no operator runs; start one with `hawser operator`"
     for problem in clock_problems(shown):
-        yield f"{problem}; set it"
+        yield f"{problem}; correct it"
     yield from shard_problems(shown)
 
 
 def clock_problems(shown: dict[str, Any]) -> Iterator[str]:
-    """Nodes whose clocks no majority confirms."""
+    """Nodes whose clocks are not confirmed by a majority."""
     for node in shown["nodes"]:
         if node["clock_is_wrong"]:
             yield f"node {node['id']}: {_clock(node)}, compared with the other nodes"
@@ -204,14 +204,14 @@ def shard_problems(shown: dict[str, Any]) -> Iterator[str]:
         if shard["state"] != "steady":
             yield f"{name}: {shard['state']}"
         if len(shard["members"]) < shard["copies"]:
-            yield f"{name}: has {len(shard['members'])} of {shard['copies']} copies"
+            yield f"{name}: has {len(shard['members'])} of {shard['copies']} replicas"
         for node in shard["members"]:
             if node not in replicas:
                 yield f"{name}: the replica on {node} does not answer"
             elif node in shard["halted"]:
                 yield f"{name}: the replica on {node} halted: {shard['halted'][node]}"
             elif replicas[node]["role"] != ("leader" if node == shard["leader"] else "follower"):
-                yield f"{name}: the replica on {node} does not take part yet"
+                yield f"{name}: the replica on {node} is not a leader or follower yet"
             elif shard["lag"].get(node, 0) > _CLOSE_ENTRIES:
                 yield f"{name}: the replica on {node} is {count(shard['lag'][node])} entries behind"
 
@@ -220,7 +220,7 @@ def _clock(node: dict[str, Any]) -> str:
     """Describe the fault of a node's clock."""
     seconds = node["clock_ahead_seconds"] or 0.0
     if abs(seconds) <= CLOCK_BOUND_SECONDS:
-        # It differs from one other clock, or from several that differ from each other.
+        # The clock differs from one other clock, or from several that differ from each other.
         return "clock not confirmed"
     return f"clock {age(abs(seconds))} {'ahead' if seconds > 0 else 'behind'}"
 
@@ -240,7 +240,7 @@ def _print(shown: dict[str, Any]) -> None:
         print_table(columns, [_shard_row(shard, titles) for shard in shown["shards"]])
         click.echo()
     else:
-        notice("there are no topics, and no queues")
+        notice("no topics and no queues")
     columns = [
         Column("node"),
         Column("address"),
@@ -263,7 +263,7 @@ def _shard_row(shard: dict[str, Any], titles: tuple[str, ...]) -> list[str | Cel
     if "topic" in shard and "queue" in shard:
         label += f", with queue {shard['queue']}"
     elif "homes" in shard:
-        label += ", a home of transactions"
+        label += ", a coordinator shard"
     return [
         label,
         str(shard["epoch"]),

@@ -1,4 +1,4 @@
-"""`hawser agent`: looks after a domain of this host, in the foreground."""
+"""`hawser agent`: run the agent of a domain in the foreground."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,33 +21,33 @@ __all__ = ["agent"]
     "recorded",
     metavar="NAME[=TARGET]",
     multiple=True,
-    help="Record this topic or queue, into TARGET on the cluster or what has the same name there. While a "
-    "queue is recorded, nobody else gets messages of it here. Repeatable.",
+    help="Record this topic or queue of the host into TARGET on the cluster; default: the same name. While a "
+    "queue is recorded, only the agent gets its messages. Repeatable.",
 )
 @click.option(
     "--trace",
     "traced",
     metavar="TARGET",
-    help="Record the trace of the domain into this topic on the cluster, and topics that are traced with "
-    "payloads into those of their names. See `hawser topic trace`.",
+    help="Record the trace of the domain into this topic on the cluster, and each topic traced with payloads "
+    "into the topic of its name. See `hawser topic trace`.",
 )
 @click.option("--to", "cluster", metavar="URL", help="The cluster to record into: hawser://host:port,...")
 @click.option(
-    "--name", default="agent", show_default=True, help="Whose recording it is; the same at every start."
+    "--name", default="agent", show_default=True, help="The recorder's name; use the same at every start."
 )
 @click.option(
     "--max-lag",
     type=click.IntRange(min=1),
     metavar="SAMPLES",
-    help="How far publishers of topics may get ahead while nobody records; what is overwritten then becomes "
-    "a gap. Without it they wait.",
+    help="Samples that publishers of topics may get ahead while no agent records; overwritten samples become "
+    "a gap. Default: publishers wait.",
 )
 @click.option(
     "--look-seconds",
     type=click.FloatRange(min=0.01),
     default=1.0,
     show_default=True,
-    help="How often everything is looked at, beside what the kernel tells of.",
+    help="Seconds between scans of the whole domain, besides scans on kernel events.",
 )
 @daemon_options
 def agent(
@@ -59,12 +59,12 @@ def agent(
     look_seconds: float,
     **options: Any,
 ) -> None:
-    """Run the agent of a domain: it recovers the dead at once, serves metrics, and records topics, queues and
-    what is traced.
+    """Run the agent of a domain: it recovers dead processes at once, serves metrics, and records topics,
+    queues and traces into a cluster.
 
-    Prints "ready NAME URL" when it looks after the domain. Nobody needs it, it may be killed at any moment,
-    and several may run at once. A recorder that fails for good makes it not ready (/readyz says why); the
-    rest of its work goes on.
+    Prints "ready NAME URL" after the first scan of the domain. The agent is optional, may be killed at any
+    moment, and several may run at once. If a recorder fails permanently, the agent is not ready (/readyz
+    gives the reason), and its other work continues.
     """
     from hawser.agent.daemon import AgentDaemon
     from hawser.memory.names import check_bus_name
@@ -73,7 +73,7 @@ def agent(
     check_bus_name(name)
     if bool(recorded or traced) != bool(cluster):
         raise click.UsageError(
-            "--record and --trace say what to record and --to where; give both, or neither"
+            "--record and --trace need --to, the cluster to record into, and --to needs one of them"
         )
     recordings = _recordings(url, name, recorded, cluster or "", max_lag)
     payloads: Callable[[str], RunnableRecorder] | None = None
@@ -100,7 +100,9 @@ def _recordings(
 
     pairs = [(source, target) for source, _, target in (each.partition("=") for each in recorded)]
     if len(dict(pairs)) < len(pairs):
-        raise click.BadParameter("an agent records a name once; give each once", param_hint="--record")
+        raise click.BadParameter(
+            "an agent records each name once; give each name once", param_hint="--record"
+        )
     return [
         Recorder(url, source, cluster, name=name, target=target or None, max_lag=max_lag)
         for source, target in pairs

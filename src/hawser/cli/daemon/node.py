@@ -1,4 +1,5 @@
-"""`hawser node` and `hawser operator`: the daemons of a cluster, in the foreground."""
+"""`hawser node` and `hawser operator`: run a daemon of a cluster in the foreground. Options of every
+daemon."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,32 +20,41 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def daemon_options(function: F) -> F:
-    """Add what every daemon takes: where its configuration, its pages and its log are."""
+    """Add the options of every daemon: configuration file, HTTP address, log level and format."""
     config = click.option(
         "--config",
         "file",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="A TOML file; HAWSER_SECTION__KEY variables and flags count for more.",
+        help="A TOML file; HAWSER_SECTION__KEY variables and flags override it.",
     )
     http = click.option(
-        "--http", metavar="HOST:PORT", help="Where /livez, /readyz and /metrics are; nowhere if not given."
+        "--http", metavar="HOST:PORT", help="Address of /livez, /readyz and /metrics; default: none."
     )
     level = click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
-    style = click.option("--log-format", type=click.Choice(["json", "text"]), help="On standard error.")
+    style = click.option(
+        "--log-format", type=click.Choice(["json", "text"]), help="Format of the log on standard error."
+    )
     return config(http(level(style(shared_options(function)))))
 
 
 @click.command()
-@click.option("--id", "name", metavar="ID", help="Letters, digits, - and _; the same at every start.")
-@click.option("--listen", metavar="HOST:PORT", help="For clients, operators and nodes. 127.0.0.1:7400")
-@click.option("--dir", "directory", metavar="D", help="Where its logs are; no other node may use it.")
+@click.option(
+    "--id",
+    "name",
+    metavar="ID",
+    help="The node's id: characters a-z, A-Z, 0-9, - and _; the same at every start.",
+)
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Address for clients, operators and nodes; default 127.0.0.1:7400."
+)
+@click.option("--dir", "directory", metavar="D", help="The directory of its logs; for this node alone.")
 @daemon_options
 def node(name: str | None, listen: str | None, directory: str | None, **options: Any) -> None:
-    """Run a node: it keeps replicas of shards on its disk and serves clients.
+    """Run a node: it stores replicas of shards on its disk and serves clients.
 
-    Prints "ready ID HOST:PORT" when it serves. SIGTERM hands over what it leads, then ends it; a second one
-    ends it at once.
+    Prints "ready ID HOST:PORT" when it serves. On SIGTERM it transfers leadership to other nodes, then stops;
+    a second SIGTERM stops it at once.
     """
     from hawser.cluster.daemon import NodeDaemon
 
@@ -52,17 +62,18 @@ def node(name: str | None, listen: str | None, directory: str | None, **options:
 
 
 @click.command()
+@click.option("--metadata", metavar="URL", help="The metadata store: sqlite:PATH or etcd://HOST:PORT.")
 @click.option(
-    "--metadata", metavar="URL", help="Where it keeps its decisions: sqlite:PATH or etcd://HOST:PORT."
+    "--node", "nodes", metavar="ID=HOST:PORT", multiple=True, help="Id and address of a node; repeatable."
 )
-@click.option("--node", "nodes", metavar="ID=HOST:PORT", multiple=True, help="Of each node; repeatable.")
-@click.option("--name", help="For logs; several operators of a cluster may have the same.")
+@click.option("--name", help="The operator's name in logs; need not be unique.")
 @daemon_options
 def operator(metadata: str | None, nodes: tuple[str, ...], name: str | None, **options: Any) -> None:
-    """Run an operator: it has leaders elected, places replicas and does what `hawser cluster` asks for.
+    """Run an operator: it starts leader elections, places replicas and executes the orders of `hawser
+    cluster`.
 
-    Prints "ready NAME of cluster ID" when it works. Several may run for one cluster; they must share a
-    metadata store.
+    Prints "ready NAME of cluster ID" when it serves. Several operators of one cluster share its metadata
+    store.
     """
     from hawser.cluster.config import node_addresses
     from hawser.cluster.daemon import OperatorDaemon
@@ -87,7 +98,7 @@ def run_configured(
     log_level: str | None,
     log_format: str | None,
 ) -> None:
-    """Run a daemon to its end, as the options of `daemon_options` and these flags say."""
+    """Run a daemon until it is stopped, configured by the options of `daemon_options` and these flags."""
     from hawser.cluster.config import load
     from hawser.cluster.daemon import run_daemon, set_up_logging
 
@@ -98,8 +109,8 @@ def run_configured(
 
 
 def announce(text: str) -> None:
-    """Report that the daemon serves, in the first and only line on standard output. The daemon goes on if
-    nothing reads it."""
+    """Print the one line on standard output that says that the daemon serves. The daemon continues if the
+    line cannot be written."""
     try:
         if wants_json():
             print_json({"ready": text})

@@ -1,4 +1,4 @@
-"""`hawser up`: a whole cluster in one process, for one machine."""
+"""`hawser up`: run a whole cluster in one process."""
 
 import os
 import tempfile
@@ -18,33 +18,33 @@ _DEFAULT_LISTEN = "127.0.0.1:7400"
 
 
 @click.command()
-@click.option("--nodes", type=click.IntRange(1, 9), default=3, show_default=True, help="How many nodes.")
+@click.option("--nodes", type=click.IntRange(1, 9), default=3, show_default=True, help="Number of nodes.")
 @click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="D",
-    help="Where everything is kept; else in a temporary directory, removed at the end.",
+    help="The directory of all data; default: a temporary directory, removed at the end.",
 )
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    help=f"Of the first node, the others at the ports after it. {_DEFAULT_LISTEN}, or free ports if those "
-    "are taken; port 0 for any.",
+    help=f"Address of the first node; the others use the next ports. Default: {_DEFAULT_LISTEN}, or free "
+    "ports if those are in use. Port 0 means any free ports.",
 )
-@click.option("--http", metavar="HOST:PORT", default="", help="Where /livez, /readyz and /metrics are.")
+@click.option("--http", metavar="HOST:PORT", default="", help="Address of /livez, /readyz and /metrics.")
 @shared_options
 def up(nodes: int, directory: Path | None, listen: str | None, http: str) -> None:
-    """Run a cluster on this machine: nodes, an operator and its metadata, all in this process.
+    """Run a cluster on this machine: nodes, an operator and the metadata store, all in this process.
 
-    Prints "ready hawser://..." when it serves. Ctrl-C or SIGTERM end it.
+    Prints "ready hawser://..." when it serves. Ctrl-C and SIGTERM stop it.
     """
     from hawser.cluster.config import load
     from hawser.cluster.daemon import node_settings, run_daemon, set_up_logging
     from hawser.cluster.embedded import EmbeddedDaemon
 
     config = load(None, {"http": {"listen": http or None}})
-    # For people, unless the environment says otherwise.
+    # Text for people, unless the environment sets the log.
     level = config.log.level if "HAWSER_LOG__LEVEL" in os.environ else "warning"
     set_up_logging(level, config.log.format if "HAWSER_LOG__FORMAT" in os.environ else "text")
     with _data_directory(directory) as place:
@@ -67,6 +67,6 @@ def _data_directory(directory: Path | None) -> Iterator[Path]:
         yield directory
         return
     with tempfile.TemporaryDirectory(prefix="hawser-up-") as made:
-        notice(f"everything is in {made}, which is removed at the end; give --dir to keep it")
+        notice(f"the data is in {made}, which is removed at the end; give --dir to keep it")
         yield Path(made)
-        notice(f"{made} is removed")
+        notice(f"removed {made}")

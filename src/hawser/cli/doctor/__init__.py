@@ -1,4 +1,4 @@
-"""What a check of `hawser doctor` says."""
+"""`hawser doctor`: checks of the host, the domain, the cluster and Spark. Each check yields a Finding."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ __all__ = ["Finding"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The outcome of one check, and what to do about it."""
+    """The outcome of one check, and advice."""
 
     check: str
     verdict: Literal["ok", "warn", "fail"]

@@ -1,4 +1,4 @@
-"""What `hawser doctor` finds in a cluster: operators, nodes and their clocks, shards."""
+"""Checks of a cluster: operators, nodes, clocks, shards."""
 
 from collections.abc import Iterator
 
@@ -11,17 +11,17 @@ __all__ = ["cluster_checks"]
 
 
 def cluster_checks() -> Iterator[Finding]:
-    """The checks of the cluster that the command is about; Unavailable if no node answers."""
+    """Check the cluster of the command line; Unavailable if no node answers."""
     shown = run(cluster_state(addresses()))
     nodes = shown["nodes"]
     if any(node["seen_by_operator"] for node in nodes):
-        yield Finding("operators", "ok", "an operator works")
+        yield Finding("operators", "ok", "an operator runs")
     else:
-        yield Finding("operators", "fail", "no operator is there", "start one with `hawser operator`")
+        yield Finding("operators", "fail", "no operator runs", "start one with `hawser operator`")
     silent = [node["id"] for node in nodes if not node["alive"]]
     if silent:
         yield Finding(
-            "nodes", "fail", f"{', '.join(silent)} do not answer", "start them, or look at their logs"
+            "nodes", "fail", f"{', '.join(silent)} do not answer", "start them, or check their logs"
         )
     else:
         yield Finding("nodes", "ok", f"{len(nodes)} nodes answer")
@@ -31,7 +31,7 @@ def cluster_checks() -> Iterator[Finding]:
             "clocks",
             "fail",
             "; ".join(wrong),
-            "set the clock, for example by NTP; until then the node removes nothing by time",
+            "set the clock, for example with NTP; until then the node applies no time-based retention",
         )
     else:
         yield Finding("clocks", "ok", f"within {CLOCK_BOUND_SECONDS} seconds of each other")

@@ -1,4 +1,4 @@
-"""`hawser doctor`: is this host fit for Hawser and for Spark, and is the domain, or a cluster, sound?"""
+"""The command `hawser doctor`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +21,10 @@ _COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.command()
 @shared_options
 def doctor() -> None:
-    """Check this host and the domain: memory, permissions, the kernel, what the dead left, Spark. With the
-    URL of a cluster: its operators, its nodes and their clocks, its shards.
+    """Check this host and its domain: memory, permissions, kernel, leftovers of dead processes, Spark. With
+    the URL of a cluster, check its operators, nodes, clocks and shards.
 
-    Nothing is changed. Exits with 4 when a check fails; a warning alone does not.
+    Changes nothing. Exits with 4 when a check fails; a warning is not a failure.
     """
     findings = _of_cluster() if (chosen_url() or "").startswith("hawser:") else _of_host()
     failed = sum(each.verdict == "fail" for each in findings)

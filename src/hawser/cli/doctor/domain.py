@@ -1,4 +1,4 @@
-"""Checks of `hawser doctor` that look at the domain: who may use it, and what is in it."""
+"""Checks of a domain: its permissions and its files."""
 
 import os
 import stat
@@ -13,14 +13,16 @@ __all__ = ["domain_checks", "refused_domain"]
 
 
 def refused_domain(error: hawser.PermissionDenied) -> Finding:
-    """What to say when the domain cannot even be connected to."""
-    return Finding("directory", "fail", str(error), "set its owner and permissions right, or choose another")
+    """The finding for a domain that cannot be opened."""
+    return Finding(
+        "directory", "fail", str(error), "correct its owner and permissions, or use another domain"
+    )
 
 
 def domain_checks(bus: hawser.Bus, directory: Path) -> Iterator[Finding]:
-    """Check the domain without changing anything in it."""
+    """Check the domain without changing it."""
     if not directory.exists():
-        yield Finding("directory", "ok", f"{directory} will be made with the first topic or queue")
+        yield Finding("directory", "ok", f"{directory} is created with the first topic or queue")
         return
     yield _directory(directory)
     files = bus.files()
@@ -35,7 +37,7 @@ def _directory(directory: Path) -> Finding:
     mode = stat.S_IMODE(found.st_mode)
     text = f"{directory}, user {found.st_uid}, mode {mode:04o}"
     if mode & stat.S_IRWXO:
-        return Finding("directory", "warn", f"{text}: everybody may look", f"chmod o= {directory}")
+        return Finding("directory", "warn", f"{text}: readable by all users", f"chmod o= {directory}")
     return Finding("directory", "ok", text)
 
 
@@ -46,12 +48,12 @@ def _permissions(directory: Path, files: list[hawser.DomainFile]) -> Finding:
     others = [each.file for each in files if each.uid != os.geteuid() and not shared]
     if others:
         return Finding(
-            "files", "fail", f"of other users: {_names(others)}", "remove them, or share the domain"
+            "files", "fail", f"owned by other users: {_names(others)}", "remove them, or share the domain"
         )
     if wrong:
-        advice = f"chmod {allowed:03o} them; others can read or change the messages"
-        return Finding("files", "fail", f"open to others: {_names(wrong)}", advice)
-    return Finding("files", "ok", f"{count(len(files))} with the right owner and permissions")
+        advice = f"chmod {allowed:03o} them; other users can read or change the messages"
+        return Finding("files", "fail", f"open to other users: {_names(wrong)}", advice)
+    return Finding("files", "ok", f"{count(len(files))} with correct owner and permissions")
 
 
 def _contents(directory: Path, files: list[hawser.DomainFile]) -> Finding:
@@ -63,15 +65,17 @@ def _contents(directory: Path, files: list[hawser.DomainFile]) -> Finding:
         return Finding("contents", "fail", f"symbolic links: {_names(links)}", "remove them")
     if unreadable:
         return Finding(
-            "contents", "fail", f"cannot be read: {_names(unreadable)}", "set their permissions right"
+            "contents", "fail", f"cannot be read: {_names(unreadable)}", "correct their permissions"
         )
     if damaged:
-        advice = "move them away: what has these names cannot be opened"
-        return Finding("contents", "fail", f"not what they are named: {_names(damaged)}", advice)
+        advice = "move them away; topics and queues of these names cannot be opened"
+        return Finding(
+            "contents", "fail", f"not a topic or queue despite the name: {_names(damaged)}", advice
+        )
     if foreign:
-        advice = "move them away; of another version: use the Hawser that made them"
-        return Finding("contents", "warn", f"not of this Hawser: {_names(foreign)}", advice)
-    return Finding("contents", "ok", "nothing but topics and queues")
+        advice = "move them away, or use the version of Hawser that created them"
+        return Finding("contents", "warn", f"not from this version of Hawser: {_names(foreign)}", advice)
+    return Finding("contents", "ok", "only topics and queues")
 
 
 def _leftovers(files: list[hawser.DomainFile]) -> Finding:
@@ -85,7 +89,7 @@ def _topics(bus: hawser.Bus, files: list[hawser.DomainFile]) -> Iterator[Finding
     infos: list[hawser.TopicInfo | hawser.QueueInfo] = []
     broken: list[str] = []
     for each in files:
-        # Opening a leftover would remove it.
+        # A leftover is not opened, because that would remove it.
         if each.state not in ("topic", "queue") or each.topic is None:
             continue
         opening = bus.topic if each.state == "topic" else bus.queue
@@ -99,10 +103,12 @@ def _topics(bus: hawser.Bus, files: list[hawser.DomainFile]) -> Iterator[Finding
     dead = [f"{each.name} of {each.topic}" for info in infos for each in info.participants if not each.alive]
     leaked = [f"{info.name}: {count(info.slots_leaked)}" for info in infos if info.slots_leaked]
     for text in broken:
-        yield Finding("topics", "fail", text, "delete the file once nobody needs it, and report how it came")
+        yield Finding("topics", "fail", text, "delete the file once it is not needed, and report the error")
     if not broken:
         queues = sum(isinstance(info, hawser.QueueInfo) for info in infos)
-        yield Finding("topics", "ok", f"{count(len(infos) - queues)} topics and {count(queues)} queues sound")
+        yield Finding(
+            "topics", "ok", f"{count(len(infos) - queues)} topics and {count(queues)} queues are intact"
+        )
     if dead:
         yield Finding("participants", "warn", f"dead: {_names(dead)}", "run: hawser reap")
     else:
@@ -110,7 +116,7 @@ def _topics(bus: hawser.Bus, files: list[hawser.DomainFile]) -> Iterator[Finding
         yield Finding("participants", "ok", f"{count(alive)} alive, none dead")
     if leaked:
         yield Finding(
-            "slots", "fail", f"held by nobody: {_names(leaked)}", "delete what has them, and report this"
+            "slots", "fail", f"leaked: {_names(leaked)}", "delete these topics and queues, and report this"
         )
     else:
         yield Finding("slots", "ok", "none leaked")

@@ -1,4 +1,4 @@
-"""Checks of `hawser doctor` that have to do with the host: versions, the kernel, its shared memory."""
+"""Checks of the host: versions, kernel features, shared memory, login manager."""
 
 import contextlib
 import ctypes
@@ -23,14 +23,14 @@ _SMALL_BYTES: Final = 64 << 20
 _LITTLE_BYTES: Final = 1 << 20
 _FUTEX_WAITV: Final = 449
 _FIRST_ORDINARY_USER: Final = 1000
-# As pyproject.toml has them; `bench` is for development.
+# The extras of pyproject.toml, except `bench`, which is for development.
 EXTRAS: Final = {
     "numpy": ("numpy",),
     "arrow": ("pyarrow",),
     "spark": ("pyspark", "pyarrow", "pandas"),
     "etcd": ("etcd3gw",),
 }
-# In the order in which later ones win.
+# In order of precedence: a later file overrides earlier ones.
 _LOGIND_FILES: Final = (
     "usr/lib/systemd/logind.conf",
     "etc/systemd/logind.conf",
@@ -41,7 +41,7 @@ _LOGIND_FILES: Final = (
 
 
 def host_checks(directory: Path) -> Iterator[Finding]:
-    """Check what a domain in that directory needs of this host."""
+    """Check the features of the host that a domain in `directory` needs."""
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     yield _versions()
     yield _extras()
@@ -65,7 +65,7 @@ def _extras() -> Finding:
         for extra, packages in EXTRAS.items()
         if any(_version_of(package) == "?" for package in packages)
     ]
-    return Finding("extras", "ok", f"not installed: {', '.join(missing)}" if missing else "all are installed")
+    return Finding("extras", "ok", f"not installed: {', '.join(missing)}" if missing else "all installed")
 
 
 def _version_of(package: str) -> str:
@@ -81,7 +81,9 @@ def _proc() -> Finding:
     readable = os.access("/proc/sys/kernel/random/boot_id", os.R_OK) and os.access("/proc/self/stat", os.R_OK)
     if readable:
         return Finding("/proc", "ok", "mounted and readable")
-    return Finding("/proc", "fail", "cannot be read", "mount it; Hawser asks it for the boot and its files")
+    return Finding(
+        "/proc", "fail", "cannot be read", "mount it; Hawser reads the boot id and its own files there"
+    )
 
 
 def _memory(existing: Path) -> Finding:
@@ -89,21 +91,21 @@ def _memory(existing: Path) -> Finding:
     size, free = found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
     kind = _filesystem_of(existing)
     text = f"{byte_size(free)} free of {byte_size(size)} on {kind}"
-    grow = f"make it larger: mount -o remount,size=2G {_mount_of(existing)}; in a container: --shm-size=2g"
+    grow = f"enlarge it: mount -o remount,size=2G {_mount_of(existing)}; in a container: --shm-size=2g"
     if free < _LITTLE_BYTES:
         return Finding("memory", "fail", text, f"delete topics (hawser topic list), or {grow}")
     if kind not in ("tmpfs", "ramfs", "hugetlbfs"):
-        advice = "put the domain into /dev/shm: messages would be written to a disk"
+        advice = "put the domain into /dev/shm; here the kernel writes messages to a disk"
         return Finding("memory", "warn", text, advice)
     if free < _SMALL_BYTES:
         return Finding("memory", "warn", text, f"delete topics (hawser topic list), or {grow}")
     if size <= _SMALL_BYTES:
-        return Finding("memory", "warn", f"{text}, a container's default", grow)
+        return Finding("memory", "warn", f"{text}, the default of containers", grow)
     return Finding("memory", "ok", text)
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
-    """(mount point, kind) of every mounted filesystem."""
+    """The mount point and type of every mounted filesystem."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -126,7 +128,7 @@ def _filesystem_of(path: Path) -> str:
 
 
 def _probe(existing: Path, probe: Callable[[int], None], check: str, good: str, advice: str) -> Finding:
-    """Try something on a file without a name in that directory."""
+    """Call `probe` with an unnamed file in that directory."""
     try:
         descriptor = os.open(existing, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except PermissionError as error:
@@ -143,12 +145,14 @@ def _probe(existing: Path, probe: Callable[[int], None], check: str, good: str, 
 
 
 def _unnamed_files(existing: Path) -> Finding:
-    advice = "put the domain on a tmpfs; topics appear complete or not at all by files without a name"
-    return _probe(existing, lambda _: None, "O_TMPFILE", "files without a name can be made", advice)
+    advice = "put the domain on a tmpfs; Hawser creates topics as unnamed files, so that they appear complete"
+    return _probe(existing, lambda _: None, "O_TMPFILE", "unnamed files can be created", advice)
 
 
 def _locks(existing: Path) -> Finding:
-    advice = "use a filesystem with open-file-description locks (Linux 3.15 on): they say who is alive"
+    advice = (
+        "use a filesystem with open-file-description locks (Linux 3.15 or newer); they detect dead processes"
+    )
     request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 
     def probe(descriptor: int) -> None:
@@ -162,34 +166,34 @@ def _futex() -> Finding:
     ctypes.set_errno(0)
     library.syscall(ctypes.c_long(_FUTEX_WAITV), None, 0, 0, None, 0)
     if ctypes.get_errno() == errno.EINVAL:
-        return Finding("futex_waitv", "ok", "event loops can wait for many topics")
+        return Finding("futex_waitv", "ok", "available; event loops wait for many topics at once")
     return Finding(
         "futex_waitv",
         "warn",
-        f"not there ({os.strerror(ctypes.get_errno())}); event loops look once a millisecond instead",
-        "use Linux 5.16 or newer, and let containers call it",
+        f"not available ({os.strerror(ctypes.get_errno())}); event loops poll once a millisecond instead",
+        "use Linux 5.16 or newer, and permit the call in containers",
     )
 
 
 def remove_ipc(directory: Path, root: Path, user: int) -> Finding:
-    """Whether the login manager removes an ordinary user's shared memory when he logs out."""
+    """Check whether the login manager removes shared memory when its user logs out."""
     check = "RemoveIPC"
     if user < _FIRST_ORDINARY_USER:
-        return Finding(check, "ok", f"does not concern user {user}, a system user")
+        return Finding(check, "ok", f"does not apply to user {user}, a system user")
     if not directory.is_relative_to("/dev/shm"):
-        return Finding(check, "ok", "does not concern a domain outside /dev/shm")
+        return Finding(check, "ok", "does not apply to a domain outside /dev/shm")
     if not (root / "run/systemd/system").exists():
-        return Finding(check, "ok", "no systemd here")
+        return Finding(check, "ok", "does not apply without systemd")
     value = "yes"
     for pattern in _LOGIND_FILES:
         for file in sorted(root.glob(pattern)):
             value = _setting_in(file) or value
     if value.lower() in ("no", "false", "off", "0"):
-        return Finding(check, "ok", "the login manager leaves shared memory alone")
+        return Finding(check, "ok", "the login manager does not remove shared memory")
     return Finding(
         check,
         "warn",
-        "topics vanish when their user logs out for the last time",
+        "the login manager removes topics when the last session of their user ends",
         "set RemoveIPC=no in /etc/systemd/logind.conf, or run: loginctl enable-linger",
     )
 

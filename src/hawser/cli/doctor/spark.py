@@ -1,6 +1,6 @@
-"""Checks of `hawser doctor` that have to do with Spark: its packages, Java, and the Python of its workers.
+"""Checks of Spark: packages, Java, and the Python of its workers.
 
-Hawser does without Spark, so nothing here fails the whole: what is missing is a note, what does not fit a
+Spark is optional, so no check here fails: a missing part is reported as ok, an incompatible part as a
 warning.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["spark_checks"]
 
 _ADVICE: Final = "pip install 'hawser-bus[spark]'"
 _QUERY_SECONDS: Final = 60.0
-# What a worker would say of itself, as JSON.
+# Prints the versions of a Python as JSON.
 _QUERY_PROGRAM: Final = """
 import importlib.util as u, json, sys
 from importlib.metadata import version
@@ -31,7 +31,7 @@ print(json.dumps([sys.version_info[:2], pyspark, u.find_spec("pyspark_hawser") i
 
 
 class _Worker(msgspec.Struct, array_like=True):
-    """What a Python says of itself."""
+    """The versions in a Python interpreter."""
 
     python: tuple[int, int]
     pyspark: str | None
@@ -39,7 +39,7 @@ class _Worker(msgspec.Struct, array_like=True):
 
 
 def spark_checks() -> Iterator[Finding]:
-    """Check whether Spark can be used from this Python; one note if it is not installed."""
+    """Check whether this Python can use Spark; one finding if Spark is not installed."""
     if PACKAGES[0].installed is None:
         text = 'not installed; only sessions, pipelines and format("hawser") need it'
         yield Finding("Spark", "ok", f"{text}: {_ADVICE}")
@@ -68,7 +68,8 @@ def _java() -> Finding:
 
 
 def _python(variable: str) -> Finding:
-    """Whether the Python that a variable names for Spark is like this one, and has the source."""
+    """Check that the Python in an environment variable of Spark has the versions of this one, and the
+    source."""
     named = os.environ.get(variable)
     try:
         worker = _query_python(named or sys.executable)
@@ -81,7 +82,7 @@ def _python(variable: str) -> Finding:
     if faults:
         advice = f"set it to {sys.executable}, or there: pip install 'hawser-bus[spark]=={_version()}'"
         return Finding(variable, "warn", f"{named or sys.executable} {' and '.join(faults)}", advice)
-    place = named or "not set; hawser.spark.session() takes this Python"
+    place = named or "not set; hawser.spark.session() uses this Python"
     return Finding(variable, "ok", f"{place}, with pyspark_hawser")
 
 

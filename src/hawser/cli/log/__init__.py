@@ -1,4 +1,4 @@
-"""`hawser log`: the commands about a node's log on disk."""
+"""`hawser log`: the commands for a node's log on disk."""
 
 import click
 
@@ -16,4 +16,4 @@ _COMMANDS = {
 @click.group("log", cls=LazyGroup, lazy_commands=_COMMANDS)
 @shared_options
 def log() -> None:
-    """Look at a node's log on disk and check it, while the node does not run. Nothing is changed."""
+    """Inspect and check a node's log on disk, without changing it. The node must not run."""

@@ -1,4 +1,4 @@
-"""`hawser log scan|verify`: a node's log on disk, read without the node and without changing anything."""
+"""`hawser log scan|verify`: read a node's log on disk without the node, and without changing it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,20 +41,20 @@ def _options(function: Any) -> Any:
         type=click.Path(path_type=Path),
         required=True,
         metavar="D",
-        help="A node's directory, or that of one shard.",
+        help="The directory of a node, or of one shard.",
     )
-    shard = click.option("--shard", "only", metavar="TOPIC", help="Only shards whose name begins so.")
+    shard = click.option("--shard", "only", metavar="TOPIC", help="Only shards whose name begins with TOPIC.")
     return directory(shard(shared_options(function)))
 
 
 @click.command()
 @_options
 def scan(directory: Path, only: str | None) -> None:
-    """Print every entry: shard, epoch, index, kind, offset and number of its records, bytes.
+    """Print every entry: shard, epoch, index, kind, first offset, number of records, bytes.
 
-    The offset is the one that the entry has, or gets if it is committed; a batch that is there twice has one
-    once. What moves messages of a queue has that of the first among the dead letters, or back among the
-    messages. With -o json one object a line.
+    The offset is that of the entry's first record, once the entry is committed. A duplicate of a batch has no
+    offset. An entry that moves messages to or from the dead letters has the offset of the first message in
+    its new place. With -o json each entry is one object per line.
     """
     with shards_of(directory) as found:
         if not wants_json():
@@ -70,9 +70,9 @@ def scan(directory: Path, only: str | None) -> None:
 @click.command()
 @_options
 def verify(directory: Path, only: str | None) -> None:
-    """Check every byte of every log; names the first damage and exits with 4.
+    """Check every byte of every log. Names the first damage and exits with 4.
 
-    What an interrupted write left behind what was synced is no damage: a node clears it when it starts.
+    The rest of an interrupted write after the synced entries is not damage; a node removes it when it starts.
     """
     files = entries = 0
     with shards_of(directory) as found:
@@ -88,24 +88,24 @@ def verify(directory: Path, only: str | None) -> None:
     if wants_json():
         print_json({"whole": True, "shards": len(chosen), "files": files, "entries": entries})
     else:
-        notice(f"{count(len(chosen))} shards, {count(files)} files, {count(entries)} entries: all whole")
+        notice(f"{count(len(chosen))} shards, {count(files)} files, {count(entries)} entries: no damage")
 
 
 def _chosen(found: list[ShardFiles], only: str | None) -> list[ShardFiles]:
     chosen = [each for each in found if each.shard.startswith(only or "")]
     if only is not None and not chosen:
-        raise hawser.NotFound(f"there is no shard here whose name begins with {only!r}")
+        raise hawser.NotFound(f"no shard in the directory has a name that begins with {only!r}")
     return chosen
 
 
 def _verified(shard: ShardFiles) -> tuple[int, int]:
-    """How many files and entries are whole."""
+    """The number of checked files and entries."""
     storage = FrozenFiles(shard.path)
     try:
         journal = Journal.open(storage)
     except NotFormatted:
         return 0, 0
-    # A node can do without a damaged checkpoint while it has the whole log; it is damage all the same.
+    # A damaged checkpoint is reported even if the node could rebuild it from the complete log.
     frozen = FrozenFiles(shard.path)
     promises = PromiseFile.open(frozen)
     checkpoints.load(frozen, promises.generation, promises.identity.shard)
@@ -129,7 +129,7 @@ def _report_damage(shard: ShardFiles, damage: Damaged | StorageFailed) -> None:
 
 
 def _entries(shard: ShardFiles) -> Iterator[dict[str, Any]]:
-    """Each entry as it is printed."""
+    """The printed fields of each entry."""
     try:
         journal = Journal.open(FrozenFiles(shard.path))
     except NotFormatted:
@@ -170,8 +170,8 @@ _KINDS = frozenset(Kind)
 
 
 class _Offsets:
-    """Which offset each entry's first record has: from the checkpoint's index as far as that goes, then by
-    applying what follows."""
+    """The offset of each entry's first record: from the checkpoint's index, then by applying later
+    entries."""
 
     def __init__(self, journal: Journal) -> None:
         self._machine: Machine | None = Machine(_Blocks(journal), transactional_parts())
@@ -182,14 +182,14 @@ class _Offsets:
         self._known = {index: offset for part in parts for index, offset in _places(part)}
 
     def of(self, entry: Entry) -> int | None:
-        """Entries come in order; None if it has no records, or none that are kept."""
+        """The offset of an entry; None if it has no retained records. Entries must come in order."""
         machine = self._machine
         if machine is None or entry.index <= machine.applied:
             return self._known.pop(entry.index, None)
         try:
             result = machine.apply(entry)
         except Unsupported:
-            # Of another version of Hawser: from here on offsets are not known.
+            # The entry is of another version of Hawser, so later offsets are unknown.
             self._machine = None
             return None
         if isinstance(result, Settled):
@@ -207,7 +207,7 @@ def _places(part: Topic | Subqueue) -> Iterator[tuple[int, int]]:
 
 
 class _Blocks:
-    """Those of the checkpoint, and new ones in memory."""
+    """The blocks of the checkpoint, and new ones in memory."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

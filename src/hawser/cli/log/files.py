@@ -1,7 +1,7 @@
-"""A node's directory, read only: nothing in it is changed, not even what a node would mend when it starts.
+"""A node's directory, opened read only.
 
-A journal is opened the way a node opens it. What that would write stays in memory, so what is seen here is
-what the node would see.
+A journal is opened as a node opens it. The repairs that a node would write are kept in memory, so commands
+see the state that the node would see, and the files do not change.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ __all__ = ["FrozenFiles", "ShardFiles", "shards_of"]
 
 
 class ShardFiles(NamedTuple):
-    """Where the journal of a shard is."""
+    """A shard and the directory of its journal."""
 
     shard: str
     path: Path
@@ -27,23 +27,23 @@ class ShardFiles(NamedTuple):
 
 @contextmanager
 def shards_of(directory: Path) -> Iterator[list[ShardFiles]]:
-    """The journals below a node's directory, or the one in `directory`; no node can start there meanwhile.
+    """The journals of a node's directory, or the one in `directory`. No node can start there meanwhile.
 
-    UsageError if one runs, NotFound if there is no journal."""
+    UsageError if the node runs, NotFound if there is no journal."""
     if not directory.is_dir():
-        raise hawser.NotFound(f"there is no directory {directory}")
+        raise hawser.NotFound(f"no directory {directory}")
     with _without_node(directory):
         if (directory / "vow").exists():
             yield [ShardFiles(unquote(directory.name), directory)]
         elif (directory / "shards").is_dir():
             yield [ShardFiles(unquote(each.name), each) for each in sorted((directory / "shards").iterdir())]
         else:
-            raise hawser.NotFound(f"{directory} is neither a node's directory nor a shard's")
+            raise hawser.NotFound(f"{directory} is not the directory of a node or of a shard")
 
 
 @contextmanager
 def _without_node(directory: Path) -> Iterator[None]:
-    # A journal that is written while it is read looks damaged where it is not.
+    # A journal that is written while it is read would look damaged.
     place = next(
         (each for each in (directory, *directory.resolve().parents[:2]) if (each / "lock").exists()), None
     )
@@ -61,15 +61,15 @@ def _without_node(directory: Path) -> Iterator[None]:
         yield
     except BlockingIOError:
         raise hawser.UsageError(
-            f"the node of {place} runs, and its log changes while it is read; stop the node first, or look "
-            "at a copy that was made while it was stopped"
+            f"the node of {place} is running, and its log changes; stop the node first, or read "
+            "a copy that was made while the node was stopped"
         ) from None
     finally:
         os.close(descriptor)
 
 
 class FrozenFiles:
-    """The Storage of a journal on top of files that stay as they are."""
+    """A Storage for a journal that keeps writes in memory and leaves the files unchanged."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -152,4 +152,4 @@ class FrozenFiles:
                 f"{error.filename} cannot be read; run this as the node's user"
             ) from error
         except OSError as error:
-            raise StorageFailed(f"{self.directory / name}: {error.strerror}. Look after the disk") from error
+            raise StorageFailed(f"{self.directory / name}: {error.strerror}. Check the disk") from error

@@ -1,4 +1,4 @@
-"""`hawser pipeline`: the Spark pipelines."""
+"""`hawser pipeline`: the commands for pipelines on Spark."""
 
 import click
 
@@ -8,12 +8,12 @@ from hawser.cli.options import shared_options
 __all__ = ["pipeline"]
 
 _COMMANDS = {
-    "run": ("hawser.cli.pipeline.run:run", "Land topics in tables, once or again and again."),
-    "audit": ("hawser.cli.pipeline.audit:audit", "Say what became of every message, tier by tier."),
+    "run": ("hawser.cli.pipeline.run:run", "Land topics in tables, once or repeatedly."),
+    "audit": ("hawser.cli.pipeline.audit:audit", "Compare every message in all tiers."),
 }
 
 
 @click.group("pipeline", cls=LazyGroup, lazy_commands=_COMMANDS)
 @shared_options
 def pipeline() -> None:
-    """Run the data pipelines on Spark. They need `pip install 'hawser-bus[spark]'` and Java."""
+    """Run data pipelines on Spark. They need `pip install 'hawser-bus[spark]'` and Java."""

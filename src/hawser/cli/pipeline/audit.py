@@ -1,4 +1,4 @@
-"""`hawser pipeline audit`."""
+"""`hawser pipeline audit`: collect evidence of every message with Spark, judge it, and print the report."""
 
 import time
 from pathlib import Path
@@ -24,16 +24,16 @@ _MOST_PROBLEMS: Final = 20
 
 @click.command()
 @click.option(
-    "--topic", "topics", metavar="T", multiple=True, help="Of a cluster; may be given more than once."
+    "--topic", "topics", metavar="T", multiple=True, help="A topic of the cluster to audit; repeatable."
 )
 @click.option(
-    "--trace", default="", metavar="TOPIC", help="Where `hawser agent --trace` records what hosts do."
+    "--trace", default="", metavar="TOPIC", help="The topic that `hawser agent --trace` records into."
 )
 @click.option(
     "--landing",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="D",
-    help="The --dir of `hawser pipeline run` that lands the topics.",
+    help="The --dir of the `hawser pipeline run` that lands the topics.",
 )
 @click.option(
     "--dir",
@@ -41,7 +41,7 @@ _MOST_PROBLEMS: Final = 20
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
     metavar="A",
-    help="Where the audit keeps what it knows, and its report; the same at every run.",
+    help="The directory of the audit's tables and report; use the same at every run.",
 )
 @click.option(
     "--late-after",
@@ -49,26 +49,28 @@ _MOST_PROBLEMS: Final = 20
     default=600,
     show_default=True,
     metavar="SECONDS",
-    help="What is taken or lands so long after its time is late.",
+    help="A message that is taken or lands this many seconds after its time is late.",
 )
-@click.option("--complete", is_flag=True, help="What has not arrived everywhere yet is a mismatch, too.")
+@click.option(
+    "--complete", is_flag=True, help="Count messages that have not arrived in every tier as a mismatch."
+)
 @click.option(
     "--full-refresh",
     multiple=True,
     metavar="TABLE",
-    help="Make a table of evidence anew; may be given more than once.",
+    help="Rebuild a table of evidence; repeatable.",
 )
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
-@click.option("--remote", metavar="sc://HOST:PORT", help="A Spark Connect server that runs already.")
-@click.option("--conf", multiple=True, metavar="spark.NAME=VALUE", help="For Spark.")
+@click.option("--master", default="local[*]", show_default=True, help="The master of Spark.")
+@click.option("--remote", metavar="sc://HOST:PORT", help="A running Spark Connect server.")
+@click.option("--conf", multiple=True, metavar="spark.NAME=VALUE", help="A setting of Spark; repeatable.")
 @shared_options
 def audit(directory: Path, landing: Path | None, **options: Any) -> None:
-    """Say what became of every message of topics, from tier to tier: published, delivered, recorded,
-    replicated, in Spark, landed.
+    """Compare every message of topics in all tiers: published, delivered, recorded, replicated, in Spark,
+    landed.
 
-    Each run looks at what is new and judges everything. The report is A/audit.html, the same for programs
-    A/audit.json. Exit code 7 if messages are missing, double, reordered or damaged; 8 if nothing wrong was
-    found, but some messages could not be compared, or their loss would have gone unseen.
+    Each run reads new evidence and judges all messages. The reports are A/audit.html and A/audit.json. Exits
+    with 7 if messages are missing, duplicate, reordered or damaged, and with 8 if none is, but some messages
+    could not be compared or their loss could not have been detected.
     """
     from hawser.spark.requirements import check_packages
 
@@ -83,13 +85,13 @@ def audit(directory: Path, landing: Path | None, **options: Any) -> None:
     url, uuids = _checked(topics, trace)
     place = "" if landing is None else str(landing.absolute())
     asked = Asked(url, topics, trace, place, options["late_after"], options["complete"], time.time())
-    # Before anything is read: what is committed by now is in the table and in the log when they are.
+    # Read the progress first: rows committed by now are in the table and in the log when those are read.
     progress = None if landing is None else progress_of(landing)
     landed = {} if landing is None else _landed_uuids(landing)
     uuids |= {each.topic: each.topic_uuid for each in look_if_there(url, landed.keys() - uuids.keys())}
     scope = Scope(list(topics), trace, place, uuids)
     scope = widened(directory.absolute(), scope, options["full_refresh"])
-    # Before the ends are looked at, so that no end is from before its place.
+    # Read the positions before the ends, so that no end is older than its position.
     reached = {table: reached_by(directory, table) for table in ("log_runs", "trace_runs")}
     ends = look_if_there(url, dict.fromkeys([*scope.topics, *([trace] if trace else [])]))
     check_ends(directory, reached, ends, options["full_refresh"])
@@ -111,21 +113,21 @@ def audit(directory: Path, landing: Path | None, **options: Any) -> None:
 
 
 def _checked(topics: tuple[str, ...], trace: str) -> tuple[str, dict[str, str]]:
-    """The URL of the cluster, and the uuids of the topics. UsageError if there is nothing to audit, NotFound
-    if a topic does not exist."""
+    """The URL of the cluster and the uuids of the topics. UsageError without a cluster or topics, NotFound if
+    a topic does not exist."""
     from hawser.spark.pipelines.topics import look
 
     url = chosen_url()
     if url is None or not url.startswith("hawser://"):
         raise hawser.UsageError("an audit reads topics of a cluster: give --url hawser://host:port,...")
     if not topics:
-        raise hawser.UsageError("which topics? Give --topic, as often as there are; see `hawser topic list`")
+        raise hawser.UsageError("give --topic for each topic to audit; see `hawser topic list`")
     ends = look(url, [*topics, *([trace] if trace else [])], "raw")
     return url, {each.topic: each.topic_uuid for each in ends}
 
 
 def _landed_uuids(landing: Path) -> dict[str, set[str]]:
-    """The uuids of the topics that have rows in the landing, by their names."""
+    """The uuids of the topics with rows in the landing, by name."""
     from hawser.spark.pipelines.coverage import coverage
 
     found: dict[str, set[str]] = {}
@@ -146,7 +148,7 @@ def _run(directory: Path, asked: "Asked", conf: dict[str, str], options: dict[st
         "spark.hawser.late.seconds": f"{asked.late_seconds:g}",
         "spark.hawser.audit.trace": asked.trace,
         "spark.hawser.audit.landing": asked.landing,
-        # Larger batches are fewer runs.
+        # Larger batches give fewer offset ranges.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     }
     plan = Plan(

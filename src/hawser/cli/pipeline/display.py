@@ -1,4 +1,4 @@
-"""What a run of a pipeline shows: a live table on a terminal, lines elsewhere; always on standard error."""
+"""The progress of a pipeline on standard error: a live table on a terminal, otherwise lines."""
 
 import sys
 import threading
@@ -21,7 +21,7 @@ _STYLES: Final = {"COMPLETED": "green", "RUNNING": "cyan", "FAILED": "red", "SKI
 
 
 class _Flow:
-    """A table on its way; rows are what is committed."""
+    """The state of one table and its committed rows."""
 
     def __init__(self, rows: int) -> None:
         self.state = "QUEUED"
@@ -44,7 +44,7 @@ class _Flow:
 
 
 class Lines:
-    """A line when something new happens: the watcher of a run whose output is no terminal."""
+    """A watcher of a run that prints a line for each event."""
 
     def __init__(self, place: "Place") -> None:
         self._place = place
@@ -80,13 +80,13 @@ class Lines:
             self.say(f"{event.table} {event.state.lower()}")
 
     def end(self, failure: "HawserError | None") -> None:
-        # That the last ones are completed Spark may say too late.
+        # Spark may report the last completed tables too late.
         for name, flow in self.flows.items():
             flow.rows = self._count(name)
         self.updates += 1
 
     def look(self) -> None:
-        """See how many rows the running flows have committed by now."""
+        """Count the rows that running tables have committed."""
         for name, flow in self.flows.items():
             if flow.state == "RUNNING":
                 flow.note("RUNNING")
@@ -99,7 +99,7 @@ class Lines:
 
 
 class _Screen(Lines):
-    """The same, as a table that is drawn again and again."""
+    """A watcher that redraws a table."""
 
     def __init__(self, place: "Place", live: Any) -> None:
         super().__init__(place)
@@ -140,7 +140,7 @@ class _Screen(Lines):
 
 @contextmanager
 def displayed(place: "Place") -> Iterator[Lines]:
-    """The watcher for a run, shown while the block lasts."""
+    """The watcher of a run, shown during the block."""
     if not sys.stderr.isatty():
         yield Lines(place)
         return
@@ -155,7 +155,7 @@ def displayed(place: "Place") -> Iterator[Lines]:
 
 @contextmanager
 def _drawn(screen: _Screen) -> Iterator[None]:
-    """By a thread, because a run waits for Spark most of the time."""
+    """Redraw in a thread, because the run waits for Spark most of the time."""
     is_over = threading.Event()
 
     def draw() -> None:

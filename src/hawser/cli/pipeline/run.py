@@ -1,4 +1,4 @@
-"""`hawser pipeline run`."""
+"""`hawser pipeline run`: run the landing pipeline, or a pipeline of the user."""
 
 import re
 from collections.abc import Sequence
@@ -23,28 +23,30 @@ _FORMATS: Final = ("raw", "json", "msgpack", "arrow")
 
 @click.command()
 @click.argument("pipeline", default="landing")
-@click.option(
-    "--topic", "topics", metavar="T", multiple=True, help="What to land; may be given more than once."
-)
+@click.option("--topic", "topics", metavar="T", multiple=True, help="A topic to land; repeatable.")
 @click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
     metavar="D",
-    help="Where the tables are and all else that is kept; the same at every run.",
+    help="The directory of the tables and their state; use the same at every run.",
 )
 @click.option(
-    "--every", type=click.FloatRange(min=0), metavar="SECONDS", help="Again and again, until ended."
+    "--every", type=click.FloatRange(min=0), metavar="SECONDS", help="Repeat at this interval, until stopped."
 )
 @click.option(
-    "--value-format", type=click.Choice(_FORMATS), default="raw", show_default=True, help="Of the values."
+    "--value-format",
+    type=click.Choice(_FORMATS),
+    default="raw",
+    show_default=True,
+    help="Format of the values.",
 )
 @click.option(
     "--schema",
     default="",
     metavar="FIELDS",
-    help="Of the values: 'id bigint, name string'; else that of the topics.",
+    help="Schema of the values, like 'id bigint, name string'; default: the schema of the topics.",
 )
 @click.option(
     "--late-after",
@@ -52,25 +54,35 @@ _FORMATS: Final = ("raw", "json", "msgpack", "arrow")
     default=600,
     show_default=True,
     metavar="SECONDS",
-    help="What lands so long after its time is in the table of late rows, too.",
+    help="A record that lands this many seconds after its time is also in the table of late rows.",
 )
-@click.option("--group", default="", metavar="NAME", help="Hold retention back for what is not landed yet.")
+@click.option(
+    "--group",
+    default="",
+    metavar="NAME",
+    help="A group whose position keeps retention from unlanded records.",
+)
 @click.option(
     "--full-refresh",
     multiple=True,
     metavar="TABLE",
-    help="Make a table anew, and all that is made from it; may be given more than once.",
+    help="Rebuild a table and the tables that depend on it; repeatable.",
 )
-@click.option("--force", is_flag=True, help="Even if rows get lost or are sent to a sink again.")
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
-@click.option("--remote", metavar="sc://HOST:PORT", help="A Spark Connect server that runs already.")
-@click.option("--conf", multiple=True, metavar="spark.NAME=VALUE", help="For Spark, or for your file.")
+@click.option("--force", is_flag=True, help="Refresh even if rows are lost or sent to a sink again.")
+@click.option("--master", default="local[*]", show_default=True, help="The master of Spark.")
+@click.option("--remote", metavar="sc://HOST:PORT", help="A running Spark Connect server.")
+@click.option(
+    "--conf",
+    multiple=True,
+    metavar="spark.NAME=VALUE",
+    help="A setting of Spark or of your file; repeatable.",
+)
 @shared_options
 def run(pipeline: str, directory: Path, topics: tuple[str, ...], every: float | None, **options: Any) -> None:
-    """Land what is new in topics of a cluster in tables; with a FILE.py, run a pipeline of your own.
+    """Land new records of topics of a cluster in tables. With a FILE.py, run a pipeline of your own.
 
-    Every record is landed once, whatever is killed and however often this runs. A summary is written to
-    D/summary.html. Exit code 7 if records are missing or double.
+    Each record lands exactly once, even if processes are killed or the command runs again. The summary is
+    D/summary.html. Exits with 7 if records are missing or duplicate.
     """
     from hawser.spark.requirements import check_packages
 
@@ -103,7 +115,7 @@ def _file(pipeline: str) -> Path:
     file = Path(pipeline)
     if file.suffix != ".py" or not file.is_file():
         raise hawser.UsageError(
-            f"{pipeline!r} is no pipeline: give `landing`, or the .py file that defines one of your own"
+            f"{pipeline!r} is not a pipeline; give `landing`, or the .py file of your own pipeline"
         )
     return file.absolute()
 
@@ -121,15 +133,13 @@ def _check_landing(topics: Sequence[str], options: dict[str, Any]) -> None:
     if url is None or not url.startswith("hawser://"):
         raise hawser.UsageError(
             "landing reads topics of a cluster: give --url hawser://host:port,... (`hawser agent --record` "
-            "brings topics of this host there)"
+            "copies topics of this host to a cluster)"
         )
     if not topics:
-        raise hawser.UsageError("which topics? Give --topic, as often as there are; see `hawser topic list`")
+        raise hawser.UsageError("give --topic for each topic to land; see `hawser topic list`")
     if options["value_format"] == "raw":
         if options["schema"]:
-            raise hawser.UsageError(
-                "--schema says what is in the values; say with --value-format how they are written"
-            )
+            raise hawser.UsageError("--schema needs --value-format json, msgpack or arrow")
     elif not options["schema"]:
         from hawser.spark.pipelines.topics import common_fields
 
@@ -137,14 +147,14 @@ def _check_landing(topics: Sequence[str], options: dict[str, Any]) -> None:
 
 
 def _with_both_typed(tables: tuple[str, ...]) -> tuple[str, ...]:
-    """Every record is in one of the tables `typed` and `bad`, so they are made anew together: a schema that
-    moves a record out of one of them moves it into the other."""
+    """The tables to refresh, with both of `typed` and `bad` if one is given. Each record is in one of them,
+    and a new schema moves records from one to the other."""
     both = ("typed", "bad")
     return tuple(dict.fromkeys((*tables, *both))) if set(both) & set(tables) else tables
 
 
 def _settings_of_file(topics: Sequence[str], options: dict[str, Any]) -> dict[str, str]:
-    """The options as the file of a pipeline gets them; a file of one's own may be a copy of landing's."""
+    """The options as settings of the pipeline's file. A user's file may be a copy of landing's."""
     return {
         "spark.hawser.url": chosen_url() or "",
         "spark.hawser.topics": ",".join(topics),
@@ -157,12 +167,12 @@ def _settings_of_file(topics: Sequence[str], options: dict[str, Any]) -> dict[st
 
 
 def run_and_show(plan: "Plan", report: "Report | None" = None) -> dict[str, dict[str, int]]:
-    """The rows of each table, and how many of them are new, once the run is over."""
+    """Run the plan, and return the rows and the new rows of each table."""
     from hawser.cli.pipeline.display import displayed
     from hawser.spark.pipelines.runner import Report
     from hawser.spark.pipelines.runner import run as run_plan
 
-    # One that is to run until it is ended has done its work then.
+    # A run with --every ends normally when it is stopped.
     ending = nullcontext() if plan.every_seconds is None else suppress(KeyboardInterrupt, SystemExit)
     with displayed(plan.place) as watcher, ending:
         run_plan(plan, watcher, report or Report())
@@ -178,9 +188,9 @@ def _land(plan: "Plan", topics: Sequence[str], value_format: str) -> None:
     rows = run_and_show(plan, report)
     summary = report.summary
     if summary is None:
-        # Stopped while it waited for the directory or for its own report: there is nothing to report.
+        # The run was stopped before it had a report.
         raise KeyboardInterrupt
-    # Ended on its way, a run may leave some for the next one; one that says it is done may not.
+    # A run with --every may be stopped with records left for the next run; a single run may not leave any.
     is_mismatch = not summary.is_whole or (plan.every_seconds is None and summary.to_come > 0)
     with exit_with(_MISMATCH if is_mismatch else 0):
         if wants_json():

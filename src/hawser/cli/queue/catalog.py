@@ -225,7 +225,7 @@ def forget(name: str, recorder: str) -> None:
 @click.option(
     "--force", is_flag=True, help="Delete it even while it is in use; its participants get an error."
 )
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @shared_options
 def delete(name: str, force: bool, yes: bool) -> None:
     """Delete a queue and its messages."""

@@ -210,7 +210,7 @@ def forget(name: str, position: str) -> None:
 @click.option(
     "--force", is_flag=True, help="Delete it even while it is in use; its participants get an error."
 )
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @shared_options
 def delete(name: str, force: bool, yes: bool) -> None:
     """Delete a topic and its history."""

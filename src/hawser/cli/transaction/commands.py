@@ -1,7 +1,7 @@
-"""`hawser tx list|show|recover|commit|rollback|forget`: transactions as they are, and the word of a person.
+"""`hawser tx list|show|recover|commit|rollback|forget`: inspect transactions, and decide them by hand.
 
-A transaction is written FORMAT:GLOBAL:BRANCH, the ids in hexadecimal, as `str(Xid)` has it; with #INCARNATION
-behind it that use of the xid is meant, without it the latest.
+A transaction is written FORMAT:GLOBAL:BRANCH with the ids in hexadecimal, as in `str(Xid)`. The suffix
+#INCARNATION selects one use of the xid; without it the latest use is selected.
 """
 
 import re
@@ -44,7 +44,7 @@ _COLORS = {
 
 
 def _xid_argument(function: F) -> F:
-    """Add the argument XID, completed from those that are not over."""
+    """Add the argument XID, completed from unfinished transactions."""
     argument: Callable[[F], F] = click.argument(
         "wanted", metavar="XID", callback=_parse_xid, shell_complete=_complete_xid
     )
@@ -55,8 +55,8 @@ def _parse_xid(context: click.Context, parameter: click.Parameter, value: str) -
     match = _WRITTEN.fullmatch(value)
     if match is None:
         raise click.BadParameter(
-            f"{value!r} is no transaction; write FORMAT:GLOBAL:BRANCH, with #INCARNATION behind it or "
-            "without, and the ids in hexadecimal, as `hawser tx list` prints them"
+            f"{value!r} is not a transaction; write FORMAT:GLOBAL:BRANCH with the ids in hexadecimal, "
+            "with or without #INCARNATION, as `hawser tx list` prints them"
         )
     xid = Xid(int(match[1]), bytes.fromhex(match[2]), bytes.fromhex(match[3]))
     xid.check()
@@ -73,7 +73,7 @@ def _complete_xid(context: click.Context, parameter: click.Parameter, incomplete
 
 
 def _query(work: Callable[[Router], Awaitable[Result]]) -> Result:
-    """What the cluster of the command line answers."""
+    """Run `work` with a router to the cluster of the command line."""
 
     async def ask() -> Result:
         async with _router(addresses()) as router:
@@ -93,17 +93,17 @@ async def _router(given: list[str]) -> AsyncIterator[Router]:
         await router.close()
 
 
-# Looking.
+# Inspection.
 
 
 @click.command("list")
 @shared_options
 def list_transactions() -> None:
-    """Every transaction that is not over: those that wait for a decision first, and of those the oldest.
+    """List unfinished transactions: those that wait for a decision first, the oldest first.
 
-    A shard that does not answer is named on standard error, and the command ends with 4: its transactions may
-    be missing. Ages are counted by leaders, and begin anew when another one leads; but of what is prepared
-    for a coordinator the log says since when.
+    If a shard does not answer, its transactions may be missing; it is named on standard error, and the
+    command exits with 4. Leaders measure ages, so an age restarts after a change of leader, except for a
+    branch that is prepared for a coordinator: its log entry has the time.
     """
     survey = _query(lambda router: seen.survey_transactions(router, _LOOK_SECONDS))
     with exit_with(_UNHEALTHY if survey.unanswered else 0):
@@ -112,7 +112,7 @@ def list_transactions() -> None:
         elif survey.transactions:
             _print_list(survey.transactions)
         elif not survey.unanswered:
-            notice("no transaction is under way")
+            notice("no unfinished transactions")
         for shard, error in survey.unanswered.items():
             notice(f"{_label(shard)} is left out: {error}")
 
@@ -120,9 +120,9 @@ def list_transactions() -> None:
 @click.command()
 @shared_options
 def recover() -> None:
-    """Those that are prepared, and those that a person has decided and nobody has forgotten.
+    """List prepared transactions, and those that were decided by hand and not forgotten.
 
-    It is what a transaction manager gets from `bus.xa.recover()`.
+    A transaction manager gets the same list from `bus.xa.recover()`.
     """
     found = _query(lambda router: seen.recover(router, _LOOK_SECONDS))
     if wants_json():
@@ -130,14 +130,15 @@ def recover() -> None:
     elif found:
         _print_list(found)
     else:
-        notice("no transaction waits for a decision")
+        notice("no transactions wait for a decision")
 
 
 @click.command()
 @_xid_argument
 @shared_options
 def show(wanted: TransactionId) -> None:
-    """State, age, home and branches of one transaction; of one that is over, how it ended."""
+    """Show the state, age, coordinator shard and branches of a transaction, or the outcome of a finished
+    one."""
     found = _query(lambda router: seen.query(router, wanted, _LOOK_SECONDS))
     if wants_json():
         print_json(_as_json(found))
@@ -148,9 +149,9 @@ def show(wanted: TransactionId) -> None:
         ("state", click.style(found.stage, fg=_COLORS.get(found.stage))),
         ("outcome", found.outcome),
         ("reason", found.reason),
-        ("home", _label(found.home) if found.home else None),
+        ("coordinator", _label(found.home) if found.home else None),
         ("age", age(found.age_seconds) if found.branches else None),
-        ("time-out", age(found.timeout_seconds or 0) if ends_by_itself else None),
+        ("timeout", age(found.timeout_seconds or 0) if ends_by_itself else None),
     ]
     for title, text in facts:
         if text:
@@ -195,7 +196,7 @@ def _remarks(transaction: TransactionStatus) -> str:
         return ""
     untold = [_label(each.shard) for each in transaction.branches if not each.told]
     remarks = [transaction.reason] if transaction.reason else []
-    remarks += [f"not heard by: {' '.join(untold)}"] if untold else []
+    remarks += [f"not delivered to: {' '.join(untold)}"] if untold else []
     return "; ".join(remarks)
 
 
@@ -220,12 +221,12 @@ def _print_branches(transaction: TransactionStatus) -> None:
 
 def _branch_state(transaction: TransactionStatus, branch: BranchStatus) -> str:
     if transaction.outcome is not None:
-        return "knows the outcome" if branch.told else "has not heard the outcome"
-    return {True: "prepared", False: "open", None: "not seen"}[branch.prepared]
+        return "has the outcome" if branch.told else "does not have the outcome"
+    return {True: "prepared", False: "open", None: "unknown"}[branch.prepared]
 
 
 def _label(shard: str) -> str:
-    """As people name it."""
+    """The name of a shard, as TOPIC/PARTITION."""
     return f"{topic_of(shard)}/{shard.rpartition('/')[2]}"
 
 
@@ -235,7 +236,7 @@ def _as_json(transaction: TransactionStatus) -> dict[str, Any]:
     return {"id": shown.pop("id"), "xid": name, "incarnation": int(incarnation), **shown}
 
 
-# Deciding.
+# Decisions by hand.
 
 
 def _decision_options(function: F) -> F:
@@ -243,9 +244,9 @@ def _decision_options(function: F) -> F:
         "--reason",
         required=True,
         callback=_check_reason,
-        help="Why; it is kept with the transaction, for whoever asks.",
+        help="The reason; it is stored with the transaction.",
     )
-    yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+    yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
     options: F = _xid_argument(reason(yes(shared_options(function))))
     return options
 
@@ -253,7 +254,7 @@ def _decision_options(function: F) -> F:
 def _check_reason(context: click.Context, parameter: click.Parameter, value: str) -> str:
     text = value.strip()
     if not text or len(text) > _MOST_REASON:
-        raise click.BadParameter(f"give a reason, of at most {_MOST_REASON} characters")
+        raise click.BadParameter(f"give a reason of at most {_MOST_REASON} characters")
     return text
 
 
@@ -262,8 +263,9 @@ def _check_reason(context: click.Context, parameter: click.Parameter, value: str
 def commit(wanted: TransactionId, reason: str, yes: bool) -> None:
     """Commit a prepared transaction by hand, in place of its coordinator.
 
-    All of it is committed, on every shard, and cannot be undone. If its coordinator decides otherwise
-    later, it is told so (heur-com). `hawser tx forget` ends that. One that is not prepared is refused.
+    The commit applies to every shard and cannot be undone. If the coordinator decides otherwise later, it
+    gets a heuristic commit (heur-com), until `hawser tx forget`. A transaction that is not prepared is
+    refused.
     """
     _decide(wanted, Outcome.COMMITTED, reason, yes)
 
@@ -271,11 +273,11 @@ def commit(wanted: TransactionId, reason: str, yes: bool) -> None:
 @click.command()
 @_decision_options
 def rollback(wanted: TransactionId, reason: str, yes: bool) -> None:
-    """Roll a prepared transaction back by hand, in place of its coordinator.
+    """Roll back a prepared transaction by hand, in place of its coordinator.
 
-    Nothing of it happens, on any shard, and its messages go back to their queues. If its coordinator decides
-    otherwise later, it is told so (heur-rb). `hawser tx forget` ends that. One that is not prepared is
-    refused: it is rolled back by itself when its time is over.
+    No shard applies any of it, and its messages return to their queues. If the coordinator decides otherwise
+    later, it gets a heuristic rollback (heur-rb), until `hawser tx forget`. A transaction that is not
+    prepared is refused: it is rolled back at its timeout.
     """
     _decide(wanted, Outcome.ROLLED_BACK, reason, yes)
 
@@ -295,15 +297,16 @@ def _decide(wanted: TransactionId, outcome: Outcome, reason: str, yes: bool) -> 
     if wants_json():
         print_json({"id": str(done), "outcome": word, "reason": kept})
         return
-    what = f"{word} {done}" if kept == reason else f"{done} was {word} by a person before, because: {kept}"
-    notice(f"{what}; its coordinator is told so if it asks, until `hawser tx forget {done}`")
+    what = f"{word} {done}" if kept == reason else f"{done} was already {word} by hand, because: {kept}"
+    notice(f"{what}; its coordinator gets this outcome until `hawser tx forget {done}`")
 
 
 @click.command()
 @_xid_argument
 @shared_options
 def forget(wanted: TransactionId) -> None:
-    """Forget a transaction that was decided by hand, once its coordinator knows."""
+    """Forget a transaction that was decided by hand, after its coordinator got the outcome."""
+
     done = _query(lambda router: seen.forget(router, wanted, _LOOK_SECONDS))
     if wants_json():
         print_json({"id": str(done), "forgotten": True})

@@ -274,7 +274,7 @@ def test_the_command_line_shows_who_lives_where(cluster: RunningCluster, peer: P
     assert sorted(each["partition"] for each in status["shards"] if each.get("homes")) == [0, 1, 2, 3]
     lines = hawser_command("cluster", "status", "--url", cluster.url).stdout.splitlines()
     assert [line for line in lines if line.startswith(f"{name}/0, with queue {jobs} ")]
-    assert [line for line in lines if line.startswith("__tx/3, a home of transactions ")]
+    assert [line for line in lines if line.startswith("__tx/3, a coordinator shard ")]
     hawser_command("cluster", "elect", f"{jobs}/0", "--url", cluster.url)
     said = hawser_command("queue", "delete", jobs, "--yes", "--url", cluster.url, code=1).stderr
     assert f"colocated with topic '{name}'" in said
