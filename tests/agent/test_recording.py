@@ -115,7 +115,7 @@ def test_a_max_lag_beyond_what_the_topic_keeps_is_refused(
     topic = a_topic(local, history=4, depth=4)
     with recording(local.url, "t", cluster.url, target=target, max_lag=9) as recorder:
         until_state(recorder, "failed")
-        assert "--max-lag 9 is more than the 8 samples that topic 't' keeps" in str(recorder.status().error)
+        assert "--max-lag 9 is more than the 8 samples that topic 't' retains" in str(recorder.status().error)
     with recording(local.url, "t", cluster.url, target=target, max_lag=8) as recorder:
         until_state(recorder, "recording")
     for number in range(100):

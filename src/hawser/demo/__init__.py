@@ -1,16 +1,17 @@
-"""`hawser demo`: everybody is killed -9 on the way from shared memory to an audit, and the books balance.
+"""`hawser demo`: runs the path from shared memory to an audit, kills each process in it, and verifies every
+message.
 
-The stage runs the whole path, everybody in a process of its own. Each publisher keeps a ledger outside
-Hawser, which is true after a kill at any instant: the offset of each receipt. At the end every part of the
-path has to prove itself, message by message:
+The orchestrator runs the whole path, each program in a process of its own. Each publisher writes the offset
+of each receipt to a ledger outside Hawser, which is correct after a kill at any instant. At the end each part
+is verified, message by message:
 
-- publishing: what publishers were told is what was recorded, unchanged, and one more at most for each that
-  was killed before it could note the receipt; no slot of the region is leaked;
-- recording: every sample of the region is in the log once and in order, and nothing else is;
-- sorting and checking, by transactions: every message has one result, every hundredth was done once, and the
-  queue is empty;
-- landing: every record of the topics is in the table once;
-- totalling: the totals that Spark wrote back are those of all messages, each batch once;
-- auditing: `hawser pipeline audit`, which knows nothing of the demo, finds the same;
-- and everything went on after each kill.
+- publishers: the recorded messages are those of the receipts, unchanged, plus at most one for each publisher
+  that was killed before it wrote the receipt; no slot of the region is leaked;
+- recording: each sample of the region is in the log once and in order, and nothing else is;
+- workers, with transactions: each message has one result, each hundredth was processed once, and the queue is
+  empty;
+- landing: each record of the topics is in the table once;
+- totals: the totals that Spark wrote back match all messages, each batch once;
+- audit: `hawser pipeline audit`, which is independent of the demo, agrees;
+- kills: each part made progress after each kill.
 """

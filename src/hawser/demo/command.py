@@ -19,28 +19,34 @@ _NOT_PROVEN = 7
 
 @click.command()
 @click.option(
-    "--messages", type=click.IntRange(min=1000), default=200_000, show_default=True, help="At least so many."
+    "--messages",
+    type=click.IntRange(min=1000),
+    default=200_000,
+    show_default=True,
+    help="Minimum number of messages.",
 )
-@click.option("--publishers", type=click.IntRange(1, 16), default=3, show_default=True)
 @click.option(
-    "--seconds", type=click.FloatRange(min=1), default=40, show_default=True, help="How long they publish."
+    "--publishers", type=click.IntRange(1, 16), default=3, show_default=True, help="Number of publishers."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=1), default=40, show_default=True, help="Seconds of publishing."
 )
 @click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="D",
-    help="Where logs, tables and the summary stay; an empty directory. Else all is removed at the end.",
+    help="An empty directory for logs, tables and the report; default: a temporary directory.",
 )
-@click.option("--seed", type=int, help="Who is killed; at random if not given.")
+@click.option("--seed", type=int, help="Selects the processes to kill; default: random.")
 @shared_options
 def demo(messages: int, publishers: int, seconds: float, directory: Path | None, seed: int | None) -> None:
-    """The whole path: publishers in shared memory, the agent, a cluster of three nodes, transactions, the
-    landing pipeline on Spark, tables, totals written back to a topic, and an audit of all that. Publishers,
-    the agent, the operator, the leader, the workers and both Spark drivers are killed -9 on the way; then
-    what has come of every message is compared with what its publisher was told, part by part.
+    """Run the whole path: publishers in shared memory, the agent, a cluster of three nodes, transactions, the
+    landing pipeline on Spark, tables, totals written back to a topic, and an audit. Kill -9 publishers, the
+    agent, the operator, the leader, the workers and both Spark drivers on the way. Then compare every message
+    with the receipt of its publisher, part by part.
 
-    Exits with 0 only if everything is proven, with 7 if the books do not balance.
+    Exits with 0 if every comparison holds, and with 7 otherwise.
     """
     from hawser.demo.display import print_proofs, showing
     from hawser.demo.orchestrator import Orchestrator
@@ -96,7 +102,7 @@ def _place(directory: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _memory() -> Iterator[Path]:
-    """What has to be fast, and is of no use afterwards."""
+    """A temporary directory in shared memory, for the domain and the ledgers."""
     shared = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="hawser-demo-", dir=shared) as made:
         yield Path(made)

@@ -1,4 +1,5 @@
-"""What the demo shows: a live view on a terminal, a line now and then elsewhere, the books at the end."""
+"""The output of the demo: a live view on a terminal, otherwise lines; at the end the tables of kills and
+proofs."""
 
 import signal
 import sys
@@ -24,7 +25,7 @@ _SHOWN: Final = 20
 
 @contextmanager
 def showing(orchestrator: Orchestrator) -> Iterator[Callable[[str], None]]:
-    """What to call with what is happening, as often as one likes."""
+    """A function that shows the current step; it may be called often."""
     if not sys.stderr.isatty():
         yield _Lines(orchestrator).show
         return
@@ -44,16 +45,16 @@ def showing(orchestrator: Orchestrator) -> Iterator[Callable[[str], None]]:
 
 
 class _Lines:
-    """For a log: a line when something new happens, and now and then."""
+    """Prints a line for each kill and each new step, and at intervals."""
 
     def __init__(self, orchestrator: Orchestrator) -> None:
-        self._stage = orchestrator
+        self._orchestrator = orchestrator
         self._next_time = 0.0
         self._what = ""
         self._told: set[tuple[int, bool]] = set()
 
     def show(self, what: str) -> None:
-        orchestrator = self._stage
+        orchestrator = self._orchestrator
         for place, kill in enumerate(orchestrator.kills):
             key = (place, kill.recovered_seconds is not None)
             if key not in self._told:
@@ -84,7 +85,7 @@ def _seconds(kill: Kill) -> str:
 
 
 def view(orchestrator: Orchestrator, what: str) -> Any:
-    """All of it on one screen, for rich: how far each part is, who lives, who was killed."""
+    """The live view: the progress of each part, the processes, and the kills."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -120,11 +121,11 @@ def _live_row(process: Process) -> list[Any]:
 
 
 def print_proofs(proofs: Sequence[Proof], orchestrator: Orchestrator) -> None:
-    """The kills and the proofs, as tables."""
+    """Print the kills and the proofs as tables."""
     columns = [
         Column("killed -9"),
         Column("at", right=True),
-        Column("what shows that it is over"),
+        Column("sign of recovery"),
         Column("after", right=True),
     ]
     rows: list[list[str | Cell]] = [
@@ -133,9 +134,9 @@ def print_proofs(proofs: Sequence[Proof], orchestrator: Orchestrator) -> None:
     ]
     print_table(columns, rows)
     click.echo()
-    titles = ("due", "found", "lost", "twice", "damaged", "invented", "out of order")
+    titles = ("expected", "found", "lost", "duplicate", "damaged", "invented", "out of order")
     print_table(
-        [Column("compared, one by one"), *(Column(title, right=True) for title in titles), Column("")],
+        [Column("compared"), *(Column(title, right=True) for title in titles), Column("")],
         [_proof_row(proof) for proof in proofs],
     )
     click.echo()
@@ -146,7 +147,7 @@ def print_proofs(proofs: Sequence[Proof], orchestrator: Orchestrator) -> None:
             click.echo(f"{click.style('contradiction:', fg='red')} {proof.title}: {text}")
     if all(proof.proven for proof in proofs):
         word = click.style("proven", fg="green", bold=True)
-        click.echo(f"{word}: nothing was lost, and nothing came twice ({orchestrator.elapsed_seconds:.0f} s)")
+        click.echo(f"{word}: no message was lost or duplicated ({orchestrator.elapsed_seconds:.0f} s)")
     else:
         click.echo(click.style("not proven", fg="red", bold=True))
 

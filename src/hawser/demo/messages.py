@@ -1,4 +1,5 @@
-"""Messages of the demo: they say who wrote them, which in its order they are, and carry a checksum."""
+"""Topics and messages of the demo. A message carries its publisher, its number and a checksum, and has one
+result."""
 
 import random
 import struct
@@ -29,7 +30,7 @@ __all__ = [
 
 
 AGENT: Final = "demo-agent"
-# Of the shared memory, and of the cluster it is recorded into.
+# The topic in shared memory, and the topic of the cluster that it is recorded into.
 TOPIC: Final = "demo"
 RESULTS: Final = "demo/results"
 JOBS: Final = "demo/jobs"
@@ -45,7 +46,7 @@ _LARGEST_BODY: Final = LARGEST - _CHECKSUM.size - _ORIGIN.size
 
 
 class Origin(NamedTuple):
-    """Which message this is: the publisher, its run, and the number in that run."""
+    """The identity of a message: the publisher, its run, and the number in that run."""
 
     publisher: int
     run: int
@@ -80,12 +81,12 @@ def read_payload(data: bytes) -> Origin | None:
 
 # A job is made of every message whose offset is a multiple of this.
 CHECKED: Final = 100
-# As Spark reads it.
+# The schema of a Result in Spark.
 FIELDS: Final = "publisher string, bytes bigint, checksum bigint"
 
 
 class Result(msgspec.Struct, frozen=True):
-    """Of the message at `offset` in the recorded topic."""
+    """The result of the message at `offset` in the recorded topic."""
 
     offset: int
     publisher: str
@@ -94,8 +95,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def results_of(messages: Iterable[tuple[int, bytes]]) -> list[Result]:
-    """Of messages by their offsets, the same for the same message at any time. There is none of one that no
-    publisher wrote."""
+    """The results of messages with their offsets, deterministic per message. A damaged message has none."""
     found = []
     for offset, value in messages:
         origin = read_payload(value)

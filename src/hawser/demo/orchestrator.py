@@ -1,10 +1,11 @@
-"""The stage of the demo: the whole path from shared memory to an audit, someone killed at each part of it.
+"""The orchestrator of the demo: runs the path from shared memory to an audit, and kills processes of each
+part.
 
     publishers -> shared memory -> agent -> three nodes -> transactions -> landing pipeline -> tables
         -> totals, back in a topic -> audit
 
-Everybody is a process of its own, as in a plant; the stage is the supervisor that starts again who was
-killed. Kills wait for what has been achieved and not for the clock, so that each hits its victim at work.
+Each program runs in a process of its own. The orchestrator is the supervisor: it restarts killed processes. A
+kill is triggered by the progress of its part, not by time, so that it hits a working process.
 """
 
 import time
@@ -27,18 +28,18 @@ from hawser.demo.proof import Proof
 __all__ = ["Kill", "Orchestrator", "Standstill"]
 
 _STEP_SECONDS: Final = 0.02
-# Also what waits for Spark to start, on a busy machine.
+# Includes the start of Spark on a busy machine.
 _STANDSTILL_SECONDS: Final = 300.0
 
 Show = Callable[[str], None]
 
 
 class Standstill(Failure):
-    """A part of the path does not move: the others would wait for it for ever, or go on without it."""
+    """A part makes no progress, so other parts would wait for it without end."""
 
 
 class Kill(msgspec.Struct):
-    """Who was killed, when, and after how long everything went on."""
+    """A killed process, the time of the kill, and the time until recovery."""
 
     what: str
     name: str
@@ -53,7 +54,7 @@ class Kill(msgspec.Struct):
 
 
 class Orchestrator:
-    """One performance of the demo."""
+    """One run of the demo."""
 
     def __init__(self, plan: Plan, directory: Path, memory: Path) -> None:
         self.plan = plan
@@ -63,7 +64,7 @@ class Orchestrator:
         self.environment = environment = Environment(plan, directory, memory)
         self._publishers = PublisherPart(environment)
         self._landing = LandingPart(environment)
-        # Those that work at the same time, in the order of the path.
+        # The parts that run at the same time, in the order of the path.
         self._live: list[Part] = [
             self._publishers,
             RecordingPart(environment),
@@ -71,14 +72,14 @@ class Orchestrator:
             CheckerPart(environment),
             self._landing,
         ]
-        # Those that follow, one after the other: each has a Spark of its own.
+        # The later parts, one after the other: each has a Spark session of its own.
         self._later: dict[str, Part] = {
             "adding up": TotalsPart(environment),
             "auditing": AuditPart(environment),
         }
         self._started_parts: list[Part] = []
         self._restarts: list[tuple[float, Process]] = []
-        # How far each part was last, and since when.
+        # The last progress of each part, and its time.
         self._reached: dict[str, tuple[int, float]] = {}
 
     @property
@@ -94,8 +95,8 @@ class Orchestrator:
         return time.monotonic() - self.started
 
     def run(self, show: Show) -> None:
-        """The whole demo; `show(what is happening)` is called often."""
-        # Publishers come last: from the first message on there is somebody to record it.
+        """Run the whole demo, and call `show` with the current step often."""
+        # Publishers start last, so that the recorder is ready for the first message.
         for part in (*self._live[1:], self._publishers):
             show("starting")
             self._begin(part)
@@ -126,13 +127,14 @@ class Orchestrator:
         self._started_parts.append(part)
 
     def _has_published(self) -> bool:
-        """Enough, so that everybody was hit at work, and is back. Landing has enough to do behind that."""
+        """Whether enough messages are published, all kills but landing's are done, and the processes are
+        back."""
         enough = self._publishers.gauge.value >= self.plan.messages
         return enough and not self._restarts and not any(part.due for part in self._live[:-1])
 
     def _wait(self, show: Show, what: str, parts: list[Part]) -> None:
-        """Return when these are done and everybody has recovered, or when nothing moves: the proofs say what
-        is missing then."""
+        """Return when these parts are done and have recovered, or make no progress; the proofs then name what
+        is missing."""
 
         def is_done() -> bool:
             recovered = all(kill.recovered_seconds is not None for kill in self.kills)
@@ -155,7 +157,7 @@ class Orchestrator:
             time.sleep(_STEP_SECONDS)
 
     def _step(self) -> None:
-        """Kill who is due, start again who was killed long enough ago, see who has recovered."""
+        """Kill due processes, restart killed ones, and note recoveries."""
         for process in self.processes:
             process.check()
         self.environment.watch.check()

@@ -1,4 +1,4 @@
-"""The processes of the demo: each is started, killed -9 and started again as a supervisor would."""
+"""A process of the demo: the orchestrator starts it, kills it with SIGKILL, and starts it again."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from typing import Final
 
 __all__ = ["Failure", "Process"]
 
-# The interpreter as this one was started.
+# The interpreter with the options of this one.
 _PYTHON: Final = [sys.executable, *(["-S"] if sys.flags.no_site else [])]
 _CHILD: Final = [*_PYTHON, "-m", "hawser.demo.programs.die_with_parent"]
 _READY_SECONDS: Final = 60.0
@@ -19,12 +19,11 @@ _STEP_SECONDS: Final = 0.02
 
 
 class Failure(Exception):
-    """The demo could not go on; what happened."""
+    """The demo cannot continue."""
 
 
 class Process:
-    """A Python module as a program, through all its runs: `hawser` for its commands. `good_codes` are those
-    with which it may end by itself."""
+    """A Python module that runs as a program, over all its runs. `good_codes` are its expected exit codes."""
 
     good_codes = frozenset({0})
 
@@ -46,21 +45,21 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """With which its last run ended; None while it runs, or was never started."""
+        """The exit code of its last run; None while it runs or before its first start."""
         return None if self._process is None else self._process.poll()
 
     @property
     def log(self) -> Path:
-        """What all runs say on standard error."""
+        """The file with the standard error of all runs."""
         return self.directory / f"{self.name}.log"
 
     @property
     def said(self) -> str:
-        """What its last run says on standard output."""
+        """The standard output of its last run."""
         return self._output.read_text() if self._output.exists() else ""
 
     def start(self) -> None:
-        """Begin another run."""
+        """Start another run."""
         self.runs += 1
         with self.log.open("ab") as errors, self._output.open("wb") as output:
             self._process = subprocess.Popen(
@@ -68,38 +67,37 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
-                # An interrupt at the keyboard is for the stage alone.
+                # An interrupt at the keyboard is for the orchestrator alone.
                 start_new_session=True,
             )
 
     def wait_ready(self) -> str:
-        """Until it says that it is, on standard output; the last word of that."""
+        """Wait for its line on standard output, and return the last word of it."""
         end = time.monotonic() + _READY_SECONDS
         while not (words := self.said.split()):
             self.check()
             if not self.alive or time.monotonic() > end:
-                raise Failure(f"{self.name} does not get ready: {self.last_words()}")
+                raise Failure(f"{self.name} did not get ready: {self.last_words()}")
             time.sleep(_STEP_SECONDS)
         return words[-1]
 
     def kill(self) -> bool:
-        """SIGKILL to it and what it has started, at whatever instruction they are; whether it had not ended
-        before."""
+        """Kill its process group with SIGKILL, and return whether it was still running."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
         return self._process.wait() == -signal.SIGKILL
 
     def wait_end(self) -> None:
-        """Until it has ended by itself, and well."""
+        """Wait until it ends by itself without an error."""
         assert self._process is not None
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            raise Failure(f"{self.name} does not stop: {self.last_words()}") from None
+            raise Failure(f"{self.name} did not stop: {self.last_words()}") from None
         self.check()
 
     def end(self) -> None:
-        """SIGTERM, and SIGKILL if that does not help."""
+        """Stop it with SIGTERM, and with SIGKILL after a timeout."""
         if self._process is None:
             return
         if self.alive:
@@ -111,7 +109,7 @@ class Process:
         self._process = None
 
     def check(self) -> None:
-        """Failure if it ended by itself and not well."""
+        """Failure if it ended by itself with an error."""
         if self.code is not None and self.code not in {*self.good_codes, -signal.SIGKILL}:
             raise Failure(f"{self.name} ended by itself with code {self.code}: {self.last_words()}")
 

@@ -1,4 +1,4 @@
-"""The proofs of the demo: for each part of the path, what had to come of it against what has, one by one."""
+"""The proofs of the demo: the expected messages of each part, compared one by one with the found ones."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
@@ -11,8 +11,8 @@ _SHOWN = 5
 
 
 class Proof:
-    """Everything counted, and every contradiction found. Proven means there is none. `remarks` say what the
-    figures do not."""
+    """Counts and contradictions of one comparison; it is proven if there is no contradiction. `remarks`
+    explain the counts."""
 
     def __init__(self, title: str, expected: int, found: int = 0) -> None:
         self.title = title
@@ -41,11 +41,11 @@ class Proof:
 def compare(
     title: str, expected: Sequence[Hashable], found: Sequence[Hashable], is_ordered: bool = True
 ) -> Proof:
-    """Each of the expected, which are all different, is found once, nothing else is, and, if that is asked
-    for, in the same order."""
+    """Compare messages: each expected one, all distinct, must be found once, and nothing else, and with
+    `is_ordered` in the same order."""
     proof = Proof(title, len(expected), len(found))
     places = {each: place for place, each in enumerate(expected)}
-    assert len(places) == len(expected), "a message is expected once"
+    assert len(places) == len(expected), "expected messages are distinct"
     times = Counter(found)
     lost = [each for each in expected if each not in times]
     doubled = [each for each, count in times.items() if count > 1]
@@ -53,18 +53,18 @@ def compare(
     proof.lost = len(lost)
     proof.doubled = sum(times[each] for each in doubled) - len(doubled)
     proof.invented = sum(times[each] for each in invented)
-    proof.require(not lost, f"{proof.lost} are nowhere: {some(lost)}")
-    proof.require(not doubled, f"{proof.doubled} are there twice: {some(doubled)}")
-    proof.require(not invented, f"{proof.invented} should not be there: {some(invented)}")
+    proof.require(not lost, f"{proof.lost} are lost: {some(lost)}")
+    proof.require(not doubled, f"{proof.doubled} are duplicates: {some(doubled)}")
+    proof.require(not invented, f"{proof.invented} are not expected: {some(invented)}")
     if is_ordered:
         order = (places[each] for each in found if each in places)
         proof.out_of_order = sum(later < earlier for earlier, later in pairwise(order))
-        proof.require(proof.out_of_order == 0, f"{proof.out_of_order} come behind one that is newer")
+        proof.require(proof.out_of_order == 0, f"{proof.out_of_order} come after a newer one")
     return proof
 
 
 def some(found: Iterable[object]) -> str:
-    """The first few of them, as text."""
+    """The first few items as text."""
     listed = list(found)
     shown = ", ".join(map(str, listed[:_SHOWN]))
     return f"{shown}, ..." if len(listed) > _SHOWN else shown

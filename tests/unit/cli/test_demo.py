@@ -93,35 +93,35 @@ def test_a_true_story_is_proven() -> None:
 
 def _lose(story: Story) -> str:
     del story.recorded[30]
-    return "1 are nowhere: 31"
+    return "1 are lost: 31"
 
 
 def _double(story: Story) -> str:
     story.recorded.insert(31, story.recorded[30])
-    return "1 are there twice: 31"
+    return "1 are duplicates: 31"
 
 
 def _lose_and_double(story: Story) -> str:
     """Counts alone say nothing."""
     story.recorded[30] = story.recorded[31]
-    return "1 are nowhere: 31"
+    return "1 are lost: 31"
 
 
 def _swap_values(story: Story) -> str:
     one, two = story.recorded[30], story.recorded[32]
     story.recorded[30], story.recorded[32] = one._replace(value=two.value), two._replace(value=one.value)
-    return "publisher-2, run 1: 2 messages are not where their receipts say"
+    return "publisher-2, run 1: 2 messages are not at the offsets of their receipts"
 
 
 def _repeat_a_value(story: Story) -> str:
     """In the place of the one message that nobody has a receipt of."""
     story.recorded[19] = story.recorded[19]._replace(value=story.recorded[25].value)
-    return "1 say what another one says: 26"
+    return "1 repeat another message: 26"
 
 
 def _swap_places(story: Story) -> str:
     story.recorded[30], story.recorded[31] = story.recorded[31], story.recorded[30]
-    return "1 come behind one that is newer"
+    return "1 come after a newer one"
 
 
 def _damage(story: Story) -> str:
@@ -132,18 +132,18 @@ def _damage(story: Story) -> str:
 
 def _invent(story: Story) -> str:
     story.recorded.append(Row(PUBLISHED + 1, PRODUCER, PUBLISHED + 1, PayloadMaker(1, 1).make(120)))
-    return f"1 should not be there: {PUBLISHED + 1}"
+    return f"1 are not expected: {PUBLISHED + 1}"
 
 
 def _strange_producer(story: Story) -> str:
     story.recorded.append(story.recorded[0]._replace(producer="someone else"))
-    return "1 should not be there: ('someone else', 1)"
+    return "1 are not expected: ('someone else', 1)"
 
 
 def _forge_receipt(story: Story) -> str:
     run = story.runs[2]
     story.runs[2] = run._replace(receipts=[*run.receipts[:-1], PUBLISHED + 7])
-    return "publisher-2, run 1: 1 messages are not where their receipts say: 119"
+    return "publisher-2, run 1: 1 messages are not at the offsets of their receipts: 119"
 
 
 def _forget_receipts(story: Story) -> str:
@@ -159,37 +159,37 @@ def _was_not_killed(story: Story) -> str:
 
 def _strange_run(story: Story) -> str:
     del story.runs[1]
-    return "messages of runs that never were: (0, 2)"
+    return "messages of runs that did not exist: (0, 2)"
 
 
 def _result_of_a_lost_transaction(story: Story) -> str:
     del story.results[7]
-    return f"1 are nowhere: {story.true_results[7]!r}"
+    return f"1 are lost: {story.true_results[7]!r}"
 
 
 def _result_of_two_transactions(story: Story) -> str:
     story.results.append(story.results[7])
-    return f"1 are there twice: {story.results[7]!r}"
+    return f"1 are duplicates: {story.results[7]!r}"
 
 
 def _job_done_twice(story: Story) -> str:
     story.done[0] = story.done[1]
-    return f"1 are there twice: {story.done[1]!r}"
+    return f"1 are duplicates: {story.done[1]!r}"
 
 
 def _not_landed(story: Story) -> str:
     story.landed[RESULTS].remove(17)
-    return f"1 are nowhere: {(RESULTS, 17)}"
+    return f"1 are lost: {(RESULTS, 17)}"
 
 
 def _landed_twice(story: Story) -> str:
     story.landed[DONE].append(2)
-    return f"1 are there twice: {(DONE, 2)}"
+    return f"1 are duplicates: {(DONE, 2)}"
 
 
 def _batch_not_written(story: Story) -> str:
     del story.totals[2:4]
-    return "messages of publisher-1: 90 in the totals, and 120 is right"
+    return "messages of publisher-1: 90 in the totals, expected 120"
 
 
 def _batch_written_twice(story: Story) -> str:
@@ -249,7 +249,7 @@ def test_the_live_view_shows_every_part_and_every_kill(tmp_path: Path) -> None:
     stage = Orchestrator(Plan(1000, 2, 1.0, 1), tmp_path, tmp_path)
     try:
         stage.parts[0].gauge.saw(1234)
-        stage.kills.append(Kill("leader", "n2", 7.0, "recording goes on", lambda: True, 1.5))
+        stage.kills.append(Kill("leader", "n2", 7.0, "recording resumes", lambda: True, 1.5))
         console = Console(width=120, record=True, file=io.StringIO())
         console.print(view(stage, "publishing"))
     finally:
@@ -258,7 +258,7 @@ def test_the_live_view_shows_every_part_and_every_kill(tmp_path: Path) -> None:
     assert all(part.title in shown for part in stage.parts)
     assert all(process.name in shown for process in stage.processes)
     assert "1,234" in shown
-    assert "leader n2 killed -9" in shown and "recording goes on after 1.5 s" in shown
+    assert "leader n2 killed -9" in shown and "recording resumes after 1.5 s" in shown
 
 
 def test_a_mismatch_of_the_audit_is_not_proven() -> None:
@@ -281,7 +281,7 @@ def test_what_an_audit_did_not_see_is_not_proven() -> None:
     assert audited({"unwitnessed": 3}, True).contradictions == ["18 are unwitnessed, and no trace was lost"]
     assert not audited({"unwitnessed": 40}, True, lost=40).proven
     absent = audited({}, True, tiers=TIERS[2:])
-    assert absent.contradictions == ["nothing was looked at of what is published, delivered"]
+    assert absent.contradictions == ["the audit read no messages of these tiers: published, delivered"]
 
 
 def audited(words: dict[Word, int], is_whole: bool, lost: int = 0, tiers: Sequence[Tier] = TIERS) -> Proof:

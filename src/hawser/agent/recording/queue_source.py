@@ -1,10 +1,11 @@
-"""A queue in shared memory as its recorder takes it: as its only consumer, in blocks of adjacent messages.
+"""The source of a queue in shared memory. The recorder is its only consumer, and takes blocks of adjacent
+messages.
 
-Messages are accepted when their block is recorded, and come back first if the recorder dies before that.
-Nobody else gets messages of a queue that has a recorder, dead or alive, and what others had claimed is back
-before it claims anything: so offsets only grow, but for what a former run of it had claimed. Deliveries to it
-are not counted. What the queue gives up by itself becomes a dead letter here, as without a recorder; so does
-a message that no batch can hold.
+Messages are accepted when their block is recorded, and are delivered first again if the recorder dies
+earlier. Other consumers get no messages while the queue has a recorder, dead or alive, and messages that they
+had claimed return before the recorder claims any. Offsets therefore only grow, except for messages that an
+earlier run had claimed. Deliveries to the recorder are not counted. Messages that expire, and messages that
+are too large for a batch, become dead letters on the host.
 """
 
 from contextlib import suppress
@@ -21,8 +22,8 @@ __all__ = ["QueueSource"]
 
 
 class QueueSource(Source):
-    """What there is in a queue, and what comes. NotFound if there is no such queue; UsageError while it has
-    other consumers, or if it is recorded under another name."""
+    """The messages of a queue. NotFound if the queue does not exist; UsageError while it has other consumers,
+    or if it is recorded under another name."""
 
     mark = 0
     next_offset = 1
@@ -45,7 +46,7 @@ class QueueSource(Source):
 
     @property
     def head(self) -> int:
-        # Asked for in other threads, at any time: of a queue that was deleted or closed what was known last.
+        # Other threads read it at any time; for a deleted or closed queue it is the last known value.
         with suppress(Closed):
             self._head = self._queue.info().head
         return self._head
@@ -73,7 +74,7 @@ class QueueSource(Source):
         self._bus.close()
 
     def _take_alone(self) -> Block | None:
-        """A message that is too large to go with others; None if it is too large for any batch."""
+        """Take a message that is too large for a shared block; None if it is too large for any batch."""
         message = self._consumer.claim(0)
         if message is None:
             return None
@@ -82,8 +83,8 @@ class QueueSource(Source):
             message.reject()
             if self._queue.holds_dead_letters:
                 raise UsageError(
-                    f"message {offset} of queue {self._queue.name!r} has {nbytes} bytes, which no batch of a "
-                    "cluster holds, and as a dead letter it cannot be put aside; get it out of the way"
+                    f"message {offset} of queue {self._queue.name!r} has {nbytes} bytes, too large for a batch, "
+                    "and a dead letter cannot be rejected; get and accept it with `hawser queue get --dead`"
                 )
             return None
         self._claims = message

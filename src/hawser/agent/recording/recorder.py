@@ -1,4 +1,14 @@
-"""A recorder: keeps a topic or queue of a host recorded, whatever becomes of it, the cluster and itself."""
+"""A recorder keeps a topic, a queue or the trace of a host recorded in a cluster.
+
+    waiting for topic   -> recording            the region exists and can be read
+    recording           -> waiting for cluster  the target does not answer; the recorder retries
+    waiting for cluster -> recording            the target answers
+    any                 -> waiting for topic    the region was deleted
+    any                 -> failed               a permanent error, such as other settings of the target
+
+Each sample is in the cluster once and in order, or within a recorded gap, even if the region, the cluster or
+the recorder fails.
+"""
 
 import logging
 import threading
@@ -27,15 +37,15 @@ _log = logging.getLogger("hawser.agent")
 
 State = Literal["waiting for topic", "waiting for cluster", "recording", "failed"]
 
-# How often it looks whether its topic is there.
+# Interval of the search for the topic.
 _LOOK_SECONDS: Final = 0.2
 
 
 class RecorderStatus(msgspec.Struct, kw_only=True):
-    """How far a recorder is. `recorded`, `gaps` and `lost` count samples, gap records and the samples that
-    those stand for, since it was started; `position` is the offset of the last sample that is in the cluster;
-    `lag` is how many were published since. `error` says what it waits for, or why it failed: for good, or to
-    read a topic that is there, which it tries again."""
+    """The progress of a recorder. `recorded`, `gaps` and `lost` count samples, gap records and the samples in
+    those gaps since the start. `position` is the offset of the last sample in the cluster, `lag` the number
+    of newer samples. `error` is the reason why it waits or failed; it retries an existing topic that it
+    cannot read."""
 
     topic: str
     target: str
@@ -49,11 +59,11 @@ class RecorderStatus(msgspec.Struct, kw_only=True):
 
 
 class Recorder:
-    """Records `topic` of a domain, which may be a queue, into `target` of the cluster `to`: of the same kind,
-    of the same name if none is given, created with these settings if there is none. One `name` records it
-    once at a time; another name is another recorder, with a record of its own, but a queue has only one.
-    `max_lag` is how many samples publishers of a topic may be ahead of it while it is dead; without one they
-    wait. UsageError for arguments that cannot be right."""
+    """Records the topic or queue `topic` of a domain into `target` of the cluster `to`. The target is of the
+    same kind, has the same name by default, and is created with these settings if it does not exist. A name
+    records a topic once at a time; recorders with other names have positions of their own. A queue has one
+    recorder. `max_lag` is the number of samples that publishers of a topic may be ahead of a dead recorder;
+    without it they wait. UsageError for invalid arguments."""
 
     def __init__(
         self,
@@ -85,15 +95,15 @@ class Recorder:
         self._max_lag = max_lag
         self._counts = Counts()
         self._kind: Kind = "topic"
-        # Of the region that is recorded now; None while there is none.
+        # The region that is recorded now; None while there is none.
         self._now: tuple[Source, Target, Stream] | None = None
         self._position = 0
         self._error: str | None = None
         self._has_failed = False
 
     def run(self, stop: threading.Event) -> None:
-        """Record until `stop` is set, then return soon. Waits for a topic or a cluster that is not there, and
-        for whatever else may pass; HawserError for what cannot, such as a target with other settings."""
+        """Record until `stop` is set. Waits for a missing topic or cluster and retries temporary errors;
+        HawserError for a permanent error, such as a target with other settings."""
         try:
             while not stop.is_set():
                 self._record_region(stop)
@@ -105,7 +115,7 @@ class Recorder:
             raise
 
     def status(self) -> RecorderStatus:
-        """How it is now; from any thread."""
+        """The current status; may be called from any thread."""
         state: State = "failed" if self._has_failed else "waiting for topic"
         now, error, position, lag = self._now, self._error, self._position, 0
         if now is not None:
@@ -126,7 +136,7 @@ class Recorder:
         )
 
     def _record_region(self, stop: threading.Event) -> None:
-        """Until the region is deleted, or cannot be read, or `stop` is set."""
+        """Record the region until it is deleted or cannot be read, or `stop` is set."""
         try:
             source = self._open()
         except HawserError as error:
@@ -146,7 +156,7 @@ class Recorder:
                 raise
             except HawserError as error:
                 if self._counts.recorded > recorded:
-                    # What was in the way before is not any more.
+                    # The earlier error is resolved.
                     self._error = None
                 self._note(error)
             finally:
@@ -154,7 +164,7 @@ class Recorder:
                 self._now = None
 
     def _open(self) -> Source:
-        """What there is to record now; HawserError if there is nothing, or it cannot be recorded."""
+        """Open the region; HawserError if it does not exist or cannot be recorded."""
         found = Domain.of_url(self._domain).kind_of(self._topic)
         self._kind = "queue" if found == "queue" else "topic"
         if self._kind == "queue":
@@ -162,7 +172,7 @@ class Recorder:
         return TopicSource(self._domain, self._topic, self._name, self._max_lag)
 
     def _note(self, error: HawserError) -> None:
-        # A topic that is not there, or that another recorder of this name is at, is waited for.
+        # The recorder waits for a missing topic, and for another recorder of this name to end.
         self._has_failed = not isinstance(error, NotFound | Closed | UsageError)
         if str(error) != self._error:
             level = logging.ERROR if self._has_failed else logging.INFO
@@ -171,17 +181,17 @@ class Recorder:
 
 
 def _without_partitions(settings: Settings) -> Settings:
-    """Of a queue, which is one."""
+    """The settings without partitions, for a queue."""
     return {name: value for name, value in settings.items() if name != "partitions"}
 
 
 class TraceRecorder(Recorder):
-    """Records the trace ring of a domain into the topic `target` of the cluster `to`, as a Recorder records a
-    topic; it waits for a ring that is not there."""
+    """Records the trace ring of a domain into the topic `target` of the cluster `to`, and waits for a missing
+    ring."""
 
     def __init__(self, domain_url: str, target: str, to: str, *, name: str) -> None:
         super().__init__(domain_url, TRACE_NAME, to, name=name, target=target)
-        # Here, not with the ring: names outlive it.
+        # Names outlive the ring, so the recorder holds them.
         self._names = TraceNames(Domain.of_url(domain_url))
 
     def _open(self) -> Source:
@@ -189,8 +199,9 @@ class TraceRecorder(Recorder):
 
 
 class PayloadRecorder(Recorder):
-    """Records a topic of a domain into the one of its name of the cluster `to`, while it is traced with
-    payloads. Nobody waits for it: what is overwritten before it comes is a gap."""
+    """Records a topic of a domain into the topic of its name in the cluster `to`, while it is traced with
+    payloads. Publishers do not wait for it: samples that are overwritten before it reads them become a
+    gap."""
 
     def __init__(self, domain_url: str, topic: str, to: str, *, name: str) -> None:
         super().__init__(domain_url, topic, to, name=name)

@@ -1,24 +1,24 @@
-"""What a recorder writes of one region, and why everything is there once.
+"""The batches that a recorder writes for one region, and the reason why each sample is in the cluster once.
 
-The batches of a recorder tile the offsets of the region from 1 on: each begins at the sample behind the last
-one of the batch before, and says so in its stamp. Where the next one begins is never remembered beyond a run,
-it is asked of the cluster. So whatever is still under way, of a former run or of a copy that was thought
-dead, competes for the same place as the batch that is sent now: one of them is accepted, and whoever sent
-another is told how much is there instead, or that there is something newer, and goes on behind that.
+The batches of a recorder tile the offsets of the region from 1 on: each begins after the last sample of the
+batch before, and carries that offset in its stamp. A recorder does not store its position; it asks the
+cluster. A batch that is still in flight from an earlier run, or from a recorder that was assumed dead,
+therefore competes with the current batch for the same position. The cluster accepts one of them, and answers
+the other sender with the accepted batch or a newer one, after which that sender continues.
 
-Samples that are gone are a gap, which tiles like a batch. The stamp of a gap is its last offset, and by
-that alone it would be accepted although a batch that begins at its first offset came before. Therefore a gap
-is written in two: its first sample, which competes for its place as any batch does, and once that is accepted
-the rest. A rest that is still under way when its recorder is dead may land between the two parts of another
-gap, which then names the same samples again; what is there is never named.
+Overwritten samples are a gap, which tiles like a batch. The stamp of a gap is its last offset. By that stamp
+alone the cluster would accept a gap after a batch that begins at the gap's first offset. A gap is therefore
+written in two parts: first its first sample, which competes for its position as a batch does, and after that
+is accepted the rest. The rest of a dead recorder may arrive between the two parts of another gap; that gap
+then names the same samples again, but never samples that are recorded.
 
-The log may go back behind what was recorded, when the cluster is restored from a backup. Each batch says
-which sample it follows, so the leader refuses a batch that would leave samples out. The recorder then asks
-where to go on, and records again what the region still has; the rest is a gap.
+A restored backup of the cluster may lack samples that were recorded. Each batch names the sample that it
+follows, so the leader refuses a batch that would leave out samples. The recorder then asks for the position,
+and records again the samples that the region still has; the others are a gap.
 
-Messages of a queue that are not there to be taken were settled by others before there was a recorder: nothing
-is missing, and nothing is written for them. A recorded message is no longer on the host, so what a restored
-queue lacks is lost, and only reported.
+Messages that are missing in a queue were settled by consumers before the recorder started, so nothing is
+written for them. A recorded message is no longer on the host, so messages that a restored queue lacks are
+lost; the recorder logs them.
 """
 
 import logging
@@ -38,15 +38,14 @@ __all__ = ["Counts", "QueueStream", "Stream"]
 _log = logging.getLogger("hawser.agent")
 
 _TAKE_SECONDS: Final = 0.2
-# Where a partition begins as long as nothing was trimmed.
+# The start of a partition of which nothing was trimmed.
 _FIRST_OFFSET: Final = 1
-# A recorder with nothing to record looks this often whether what it recorded is still there.
+# An idle recorder checks at this interval that the recorded samples are still in the cluster.
 _LOOK_SECONDS: Final = 30.0
 
 
 class Counts:
-    """What a recorder has done since it was started: samples recorded, gap records written, and the samples
-    that those stand for."""
+    """Counts since the start of a recorder: recorded samples, gap records, and samples in those gaps."""
 
     __slots__ = ("gaps", "lost", "recorded")
 
@@ -55,7 +54,7 @@ class Counts:
 
 
 class Stream:
-    """Records one region. `position` is the offset of the sample that comes next."""
+    """Records one region. `position` is the offset of the next sample."""
 
     def __init__(self, source: Source, target: Target, name: str, counts: Counts) -> None:
         self._source = source
@@ -63,15 +62,15 @@ class Stream:
         self._producer = recorder_id(name, source.uuid)
         self._counts = counts
         self.position = 1
-        # Everything before this was recorded once, as far as is known.
+        # Samples before this offset were recorded once, as far as is known.
         self._reached = source.mark + 1
-        # Behind the newest batch, as far as is known: the next sample, and the next offset in the cluster; 0
-        # if there is no batch.
+        # The next sample, and the next offset in the cluster, after the newest known batch; 0 without a
+        # batch.
         self._follows = self._newest_end = 0
         self._uuid = ""
 
     def record(self, stop: threading.Event) -> None:
-        """Until `stop` is set; Closed when the region is deleted."""
+        """Record until `stop` is set. Closed when the region is deleted."""
         self._find_position()
         self._fill()
         looked = monotonic()
@@ -87,16 +86,16 @@ class Stream:
                 looked = monotonic()
 
     def _fill(self) -> None:
-        """Nothing before what is taken next is left out."""
+        """Record what is missing before the next sample of the source."""
         if self.position < self._source.next_offset:
             self._put(Gap(self.position, self._source.next_offset - 1))
 
     def _find_position(self) -> None:
-        """Ask where to go on. A cluster forgets a recorder only when all it wrote was trimmed: then, and only
-        then, the position kept in the region has to do."""
+        """Ask the cluster for the position. The cluster forgets a recorder only when everything it wrote was
+        trimmed; only then the saved position in the region is used."""
         producer_state = self._target.producer_state()
         if producer_state.newest is None and self._target.uuid != self._uuid:
-            # Another topic: what was recorded into the former one stays there, or was deleted on purpose.
+            # A new topic: samples recorded into the earlier topic stay there, or were deleted on purpose.
             self._reached = 0
         self._uuid = self._target.uuid
         if producer_state.newest is not None:
@@ -109,8 +108,8 @@ class Stream:
             self._follows = self._newest_end = 0
         if self.position < self._reached:
             _log.warning(
-                "recording to %s: the log ends behind sample %d, and samples up to %d were recorded before, "
-                "as after a restored backup; recording again what is still there",
+                "recording to %s: the log ends after sample %d, but samples up to %d were recorded before, "
+                "as after a restored backup; recording the samples that the region still has again",
                 self._target.name,
                 self.position - 1,
                 self._reached - 1,
@@ -118,12 +117,12 @@ class Stream:
         self._reached = max(self._reached, self.position)
 
     def _put(self, taken: Block | Gap) -> None:
-        """Return when all of it, and what is missing before it, is in the cluster."""
+        """Return when the block or gap, and the gap before it, are in the cluster."""
         while self.position <= taken.last:
             before = max(self.position, taken.first)
             self._put_next(taken)
             if isinstance(taken, Block):
-                # By how far we are: what an attempt became that was never answered is not known otherwise.
+                # Counted by position, because the outcome of an unanswered attempt is unknown otherwise.
                 self._counts.recorded += max(0, min(self.position, taken.last + 1) - before)
 
     def _put_next(self, taken: Block | Gap) -> None:
@@ -136,8 +135,8 @@ class Stream:
             self._publish(rest.batch(self._stamp(rest.first)))
 
     def _put_missing(self, last: int) -> None:
-        """Something of what is missing up to there: what was recorded once and is still in the region again,
-        and a gap for the rest."""
+        """Write a part of the missing samples up to `last`: samples that were recorded before and are still
+        in the region again, and a gap for the others."""
         again = min(last, self._reached - 1)
         found = self._source.take_again(self.position, again) if self.position <= again else None
         if found is None:
@@ -151,17 +150,17 @@ class Stream:
             self._counts.recorded += max(0, min(self.position, found.last + 1) - found.first)
 
     def _put_gap(self, gap: Gap) -> None:
-        """The rest only behind a first part that was accepted: one that was there before may be somebody's
-        who goes on behind it."""
+        """Write the rest only if the first part was accepted as new: an older first part may be from another
+        recorder that continues after it."""
         first = Gap(gap.first, gap.first)
         if self._put_part(first) and gap.last > gap.first:
             self._put_part(Gap(gap.first + 1, gap.last))
 
     def _put_part(self, gap: Gap) -> bool:
-        """Whether it was accepted."""
+        """Write a part of a gap, and return whether it was accepted as new."""
         is_new = self._publish(Batch.of([gap.record(time_ns())], self._stamp(gap.last)))
         if self.position == gap.last + 1:
-            # Also count it if it is not new: then an earlier attempt wrote it and was never answered.
+            # A part that is not new counts, too: an earlier attempt wrote it and was not answered.
             self._counts.gaps += 1
             self._counts.lost += gap.lost
         return is_new
@@ -170,7 +169,7 @@ class Stream:
         return Stamp(self._producer, offset, 1)
 
     def _publish(self, batch: Batch) -> bool:
-        """Whether it was accepted; in any case we know where to go on."""
+        """Publish, and return whether the batch was accepted as new. Updates the position in any case."""
         try:
             landed = self._target.publish(batch, self._follows)
         except Replaced:
@@ -185,14 +184,14 @@ class Stream:
 
 
 class QueueStream(Stream):
-    """Records one region of a queue."""
+    """Records one region of a queue, where gaps are settled messages."""
 
     def _put_gap(self, gap: Gap) -> None:
         lost = max(0, min(gap.last, self._reached - 1) - gap.first + 1)
         if lost:
             self._counts.lost += lost
             _log.error(
-                "recording to %s: messages %d to %d were recorded before and are in no queue any more",
+                "recording to %s: messages %d to %d were recorded before and are no longer in any queue",
                 self._target.name,
                 gap.first,
                 gap.first + lost - 1,

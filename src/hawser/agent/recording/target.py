@@ -1,4 +1,4 @@
-"""The partition, or queue, that a recorder publishes to: found again whatever happens to the cluster."""
+"""The partition or queue that a recorder publishes to. It is found again after any failure of the cluster."""
 
 import asyncio
 import concurrent.futures
@@ -25,7 +25,7 @@ _log = logging.getLogger("hawser.agent")
 Result = TypeVar("Result")
 Kind = Literal["topic", "queue"]
 
-# So long one call insists before it says what is wrong and begins anew.
+# Timeout of one attempt.
 _CALL_SECONDS: Final = 3.0
 _PATIENCE: Final = ClientSettings(timeout=_CALL_SECONDS, connect_timeout=_CALL_SECONDS)
 _PAUSE_LEAST_SECONDS: Final = 0.05
@@ -35,18 +35,17 @@ _FULL_SECONDS: Final = 0.1
 
 
 class Stopped(Exception):
-    """The recorder is to end."""
+    """The recorder is stopping."""
 
 
 class Replaced(Exception):
-    """The topic that was published to may be no more, and another one in its place: look again."""
+    """The topic may have been deleted and created again; ask for the standing again."""
 
 
 class Target:
-    """A queue, or the partition of a topic that follows from the producer's id; created if need be. Every
-    call waits until the cluster has answered, however long that takes, and raises Stopped if `stop` is set
-    meanwhile; SettingsMismatch if it is of the other kind, contradicts the settings, or has another schema
-    than what is recorded."""
+    """A queue, or the partition of a topic that the producer's id selects; created if it does not exist.
+    Every call waits until the cluster answers, without a time limit, and raises Stopped once `stop` is set.
+    SettingsMismatch if the target is of the other kind, or has other settings or another schema."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class Target:
         self._partition: StampedPartition | None = None
         self._thread = LoopThread(f"recorder-{topic}")
         self.problem: str | None = "not connected yet"
-        """What is in the way; None if the last call was answered."""
+        """The error of the last attempt; None if it was answered."""
         self._is_reported = False
 
     @property
@@ -83,7 +82,8 @@ class Target:
         return "" if self._partition is None else self._partition.uuid
 
     def producer_state(self) -> ProducerState:
-        """What the cluster knows of the producer now. The topic is opened if it is not, or not any more."""
+        """The last batch of the producer in the cluster, and the start of the partition. Opens the topic if
+        needed."""
         while True:
             try:
                 return self._retry(self._find_standing)
@@ -132,13 +132,13 @@ class Target:
         schema = topic.entry.settings.get("schema")
         if schema and self._schema and schema != self._schema:
             raise SettingsMismatch(
-                f"{self._kind} {self._topic!r} of the cluster has the schema {schema!r}, and what is to be "
-                f"recorded has {self._schema!r}; record it into another {self._kind}"
+                f"{self._kind} {self._topic!r} of the cluster has the schema {schema!r}, and the recorded "
+                f"{self._kind} has {self._schema!r}; record it into another {self._kind}"
             )
         return topic
 
     def _retry(self, begin: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """The result of what `begin` begins, as often as it takes."""
+        """Run the coroutine of `begin`, and again after each temporary error, until it has a result."""
         pause = _PAUSE_LEAST_SECONDS
         while True:
             try:
@@ -150,7 +150,7 @@ class Target:
                 self._partition = None
                 raise Replaced from error
             except Full as error:
-                # The queue is there and answers: whoever consumes it makes room.
+                # The queue answers; its consumers make room.
                 self._report(error)
                 self._pause(_FULL_SECONDS)
                 continue
@@ -161,7 +161,7 @@ class Target:
                 return result
             self._pause(pause)
             if pause == _PAUSE_MOST_SECONDS:
-                # Perhaps it is another cluster by now, with which this connection has nothing to do.
+                # The addresses may belong to another cluster by now, so connect again.
                 self._disconnect()
                 raise Replaced
             pause = min(2 * pause, _PAUSE_MOST_SECONDS)
@@ -186,7 +186,7 @@ class Target:
         if self._is_reported:
             _log.warning("recording to %s waits: %s", self._topic, self.problem)
         else:
-            _log.info("recording to %s goes on", self._topic)
+            _log.info("recording to %s resumes", self._topic)
 
     def __enter__(self) -> Self:
         return self

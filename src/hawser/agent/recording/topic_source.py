@@ -1,10 +1,10 @@
-"""A topic in shared memory as its recorder takes it: in blocks, while publishers wait for the unrecorded.
+"""The source of a topic in shared memory, in blocks. Publishers wait for the recorder.
 
-The position kept in the region moves when a block is recorded, not when it is taken. It tells publishers how
-far they may go, and a later run where to begin; what is recorded the cluster alone knows.
+The saved position in the region advances when a block is recorded, not when it is taken. It limits
+publishers, and it is the start of a later run. The cluster alone knows exactly which samples are recorded.
 
-For tracing nobody waits: a traced topic is taken at the tracer's place, which is nobody else's, and what is
-overwritten before it is taken is a gap.
+Publishers do not wait for a tracer: a traced topic is taken at the tracer's own position, and samples that
+are overwritten before they are taken are a gap.
 """
 
 from itertools import takewhile
@@ -21,15 +21,15 @@ from hawser.record.recording import Gap
 __all__ = ["TopicSource", "TracedTopicSource"]
 
 _DURABLE: Final = 2
-# The only position that is kept for tracers, so that the next one can go on there, whatever its name is.
+# The saved position of all tracers, so that the next tracer continues there under any name.
 _TRACER_RECORD: Final = "hawser-tracer"
 _BLOCK_SAMPLES: Final = 10_000
 
 
 class TopicSource(Source):
-    """The durable subscription of the recorder `name`, from the oldest sample on. NotFound if there is no
-    such topic, UsageError while another recorder of this name lives, SettingsMismatch if publishers may not
-    get so far ahead."""
+    """The durable subscription of the recorder `name`, from the oldest sample on. NotFound if the topic does
+    not exist, UsageError while another recorder of this name lives, SettingsMismatch if `max_lag` is more
+    than the topic retains."""
 
     mark = 0
 
@@ -42,8 +42,8 @@ class TopicSource(Source):
             history, kept = int(settings["history"]), int(settings["history"]) + int(settings["depth"])
             if max_lag is not None and max_lag > kept:
                 raise SettingsMismatch(
-                    f"--max-lag {max_lag} is more than the {kept} samples that topic {topic!r} keeps; give "
-                    "at most that, or make the topic with more history"
+                    f"--max-lag {max_lag} is more than the {kept} samples that topic {topic!r} retains; give "
+                    "at most that, or create the topic with more history"
                 )
             self._subscriber = self._join(name, history, max_lag)
         except BaseException:
@@ -59,17 +59,17 @@ class TopicSource(Source):
 
     @property
     def head(self) -> int:
-        """Offset of the newest sample."""
+        """The offset of the newest sample."""
         return self._subscriber.head
 
     @property
     def next_offset(self) -> int:
-        """Offset of the sample that is taken next, if it is not overwritten before."""
+        """The offset of the next sample, if it is not overwritten before."""
         return self._subscriber.position + 1
 
     def take(self, timeout: float) -> Block | Gap | None:
-        """The next samples that are there, or a gap instead of one that no batch can hold; None if there are
-        none within `timeout` seconds. Closed if the topic was deleted."""
+        """The next samples, or a gap in place of one that is too large for a batch; None if there is none
+        within `timeout` seconds. Closed if the topic was deleted."""
         columns = self._subscriber.take_columns(_BLOCK_SAMPLES, BLOCK_BYTES, timeout)
         if columns is None:
             return None
@@ -90,7 +90,7 @@ class TopicSource(Source):
         return Gap(found[0].offset, found[0].offset) if found else None
 
     def commit(self) -> None:
-        """All that was taken is recorded: publishers may go on."""
+        """Save the position: all taken samples are recorded, and publishers may overwrite them."""
         self._subscriber.commit()
         self.mark = self._subscriber.position
 
@@ -100,8 +100,8 @@ class TopicSource(Source):
 
 
 class TracedTopicSource(TopicSource):
-    """The subscription of the tracer `name`, while the topic is traced with payloads: NotFound if it is not,
-    Closed when it is not any more. UsageError while it has another tracer."""
+    """The subscription of the tracer `name` while the topic is traced with payloads. NotFound if it is not
+    traced, Closed when tracing ends, UsageError while it has another tracer."""
 
     def _join(self, name: str, history: int, max_lag: int | None) -> Subscriber:
         if not self._is_traced():
@@ -114,10 +114,10 @@ class TracedTopicSource(TopicSource):
 
     def take(self, timeout: float) -> Block | Gap | None:
         if not self._is_traced():
-            raise Closed(f"topic {self._region.name!r} is not traced with payloads any more")
+            raise Closed(f"topic {self._region.name!r} is no longer traced with payloads")
         return super().take(timeout)
 
 
 def _saved_position(region: Region, record: str) -> int:
-    """Up to where a former run has recorded, at least; 0 if there was none."""
+    """The saved position of an earlier run; 0 if there is none."""
     return next((each["mark"] for each in region.records() if each["name"] == record), 0)

@@ -1,8 +1,8 @@
-"""The trace ring of a domain as its recorder takes it: what is there in blocks, what is lost as gaps.
+"""The source of a domain's trace ring: records in blocks, lost records as gaps.
 
-Offsets are the positions of the ring, from 1 on. Nobody waits for the recorder, so it can be overtaken: then
-the oldest records are lost, as they are if it comes late. Taking changes nothing: what is not recorded yet is
-taken again by the next one.
+Offsets are the positions of the ring, from 1 on. Writers do not wait for the recorder, so a slow or late
+recorder loses the oldest records. Reading does not change the ring: the next run takes unrecorded records
+again.
 """
 
 import time
@@ -25,14 +25,14 @@ _LOOK_SECONDS: Final = 0.01
 
 
 class TraceSource(Source):
-    """All that the ring still has, and all that comes. NotFound if there is no ring."""
+    """The records of the ring, from the oldest on. NotFound if there is no ring."""
 
     schema = None
 
     def __init__(self, domain: str, names: TraceNames) -> None:
         opened = Domain.of_url(domain)
         self._ring = open_ring(opened)
-        # Who made it may have been killed before all followed.
+        # The creator of the ring may have been killed before it pointed all regions to it.
         lead_to(opened, self._ring)
         self._names = names
         self.uuid = str(UUID(bytes=self._ring.uuid))
@@ -48,8 +48,8 @@ class TraceSource(Source):
         return self._position + 1
 
     def take(self, timeout: float) -> Block | Gap | None:
-        """The next records, with the names of topic and participant as their keys, or a gap instead of those
-        that are lost. Closed if there is another ring in the place of this one."""
+        """The next records, keyed by the names of topic and participant, or a gap in place of lost ones.
+        Closed if the ring was removed or replaced."""
         deadline = time.monotonic() + timeout
         while True:
             wanted = self._position
@@ -60,7 +60,7 @@ class TraceSource(Source):
             if first > wanted:
                 return Gap(wanted + 1, first)
             if first == self._ring.head and not self._ring.current:
-                raise Closed("the trace ring was removed; another one is recorded once there is one")
+                raise Closed("the trace ring was removed; recording resumes with a new ring")
             if time.monotonic() >= deadline:
                 return None
             time.sleep(_LOOK_SECONDS)
@@ -71,11 +71,11 @@ class TraceSource(Source):
         return self._block(start, data) if data else None
 
     def commit(self) -> None:
-        """Nobody waits to hear it, and the next run asks the cluster."""
+        """The position is not saved: writers do not wait, and the next run asks the cluster."""
         self.mark = self._position
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """The ring needs no release."""
 
     def _block(self, first: int, data: bytes) -> Block:
         subjects = trace_subjects(data)

@@ -1,5 +1,5 @@
-"""`hawser pipeline audit` has the last word: it knows nothing of the demo, and compares what the trace, the
-log, Spark's checkpoint and the tables say of every message.
+"""The audit: `hawser pipeline audit`, which is independent of the demo, compares the trace, the log, Spark's
+checkpoint and the tables for every message.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ _UNDECIDED: Final = 8
 
 
 class Audit(Process):
-    """It may say that something does not match, or could not be judged; the proof is told so."""
+    """The process of the audit. Its exit codes for mismatches and undecided messages go into the proof."""
 
     good_codes = frozenset({0, _MISMATCH, _UNDECIDED})
 
@@ -75,7 +75,7 @@ class AuditPart(Part):
 
         if not self.is_done:
             proof = Proof(_TITLE, 0)
-            proof.require(False, f"the audit has not come to its end: {self._audit.last_words()}")
+            proof.require(False, f"the audit did not finish: {self._audit.last_words()}")
             return proof
         return prove_audit(
             msgspec.json.decode((self.environment.audit / "audit.json").read_bytes(), type=Document)
@@ -83,9 +83,9 @@ class AuditPart(Part):
 
 
 def prove_audit(document: "Document") -> Proof:
-    """What the audit says, in the words of the demo. It has looked at every tier. What it has not seen or
-    could not compare in one, in spite of the trace, are messages whose records were lost: of a publisher that
-    was killed between a message and its record, or overwritten before the agent could read them."""
+    """The proof from the audit's report. The audit must have read every tier. Messages that it did not see or
+    could not compare in a tier are permitted only if trace records were lost: those of a publisher that was
+    killed between a message and its record, or records that were overwritten before the agent read them."""
     from hawser.spark.pipelines.auditing.document import TIERS
 
     tiers = document.tiers
@@ -100,7 +100,7 @@ def prove_audit(document: "Document") -> Proof:
     proof.damaged, proof.out_of_order = words["damaged"], words["reordered"]
     proof.require(document.is_whole, document.verdict)
     absent = [tier for tier in TIERS if tier not in {each.tier for each in tiers}]
-    proof.require(not absent, f"nothing was looked at of what is {some(absent)}")
+    proof.require(not absent, f"the audit read no messages of these tiers: {some(absent)}")
     unknown = {word: words[word] for word in ("unwitnessed", "uncompared") if words[word]}
     told = " and ".join(f"{count} are {word}" for word, count in unknown.items())
     proof.require(not unknown or document.lost > 0, f"{told}, and no trace was lost")

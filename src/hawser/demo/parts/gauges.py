@@ -1,4 +1,4 @@
-"""How far the messages of the demo are at each part of the path, looked at beside the performance."""
+"""Gauges of the progress of each part, read in threads of their own."""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _LOOK_SECONDS: Final = 0.1
 
 
 class Gauge:
-    """A figure that only grows, and how often it was looked at."""
+    """A value that only grows, and the number of reads."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -23,7 +23,8 @@ class Gauge:
         self.looks += 1
 
     def growth(self) -> Callable[[], bool]:
-        """Whether it has grown since now. What a look that began earlier may not have seen does not count."""
+        """A function that tells whether the value has grown since this call. Reads that began earlier do not
+        count."""
         first = self.looks + 2
         base: int | None = None
 
@@ -37,7 +38,7 @@ class Gauge:
 
 
 class Watch:
-    """Whoever is being killed may be slow to answer, so each gauge has its own thread."""
+    """Threads that read gauges, one each, because a process that is killed may answer slowly."""
 
     def __init__(self) -> None:
         self._is_over = threading.Event()
@@ -45,7 +46,7 @@ class Watch:
         self._threads: list[threading.Thread] = []
 
     def add(self, gauge: Gauge, look: Callable[[], int]) -> None:
-        """Let the gauge see what `look` returns, again and again. A look that nobody answers is left out."""
+        """Update the gauge with the result of `look` at intervals. Retryable errors are ignored."""
 
         def watch() -> None:
             try:
@@ -63,7 +64,7 @@ class Watch:
         self._threads.append(thread)
 
     def check(self) -> None:
-        """What went wrong with looking, if something did."""
+        """Raise the error of a gauge, if there is one."""
         if self._error is not None:
             raise self._error
 

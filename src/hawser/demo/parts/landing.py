@@ -1,7 +1,7 @@
-"""The landing pipeline brings the recorded messages and what the workers made of them into tables; its driver
-is killed as soon as something has landed.
+"""Landing: the landing pipeline writes the recorded messages and their results to tables. Its driver is
+killed after the first records have landed.
 
-Proof: every record that the topics have is in the raw table, once.
+Proof: each record of the topics is in the raw table once.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from hawser.demo.proof import Proof, compare
 
 __all__ = ["LandingPart", "prove_landing"]
 
-# How many micro-batches the messages are landed in, at least.
+# Minimum number of micro-batches of the landing.
 _BATCHES: Final = 8
 
 
 class LandingPart(Part):
     title = "landed in tables"
     verb = "landed"
-    sign = "landing goes on"
+    sign = "landing resumes"
     kill_points = (KillPoint(0.0, "driver"),)
 
     def __init__(self, environment: Environment) -> None:
@@ -50,7 +50,7 @@ class LandingPart(Part):
 
 
 def prove_landing(heads: Mapping[str, int], rows: Mapping[str, list[Row]]) -> Proof:
-    """`heads` are the newest offsets of the topics."""
+    """Compare the rows with the offsets up to `heads`, the newest offsets of the topics."""
     expected = [(topic, offset) for topic, head in heads.items() for offset in range(1, head + 1)]
     found = [(topic, row.offset) for topic, landed in rows.items() for row in landed]
     return compare("records of the topics in the table", expected, found, is_ordered=False)

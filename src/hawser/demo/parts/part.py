@@ -1,9 +1,9 @@
-"""A part of the path that the demo shows: what it runs, who of it is killed, how far it is, what it proves.
+"""The base of a part of the demo's path: its processes, its kill points, its progress and its proof.
 
-    publishing -> recording -> sorting, checking -> landing -> totalling
-                 the trace  ->      auditing      <-
+    publishers -> recording -> sorter, checker -> landing -> totals
+                 the trace  ->      audit      <-
 
-Each part is a file with one class, and knows of the others only what is on the scene.
+Each part is a module with one class. Parts share only the Environment.
 """
 
 import random
@@ -26,7 +26,7 @@ _SETTINGS: Final[dict[str, Any]] = {"slot_size": LARGEST, "history": 64, "depth"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What the demo is asked to do."""
+    """The options of the demo."""
 
     messages: int
     publishers: int
@@ -44,8 +44,8 @@ class Row(NamedTuple):
 
 
 class Environment:
-    """What the parts share: the plan, the places, the buses. All is in `directory` but for the shared memory
-    in `memory`."""
+    """The state that parts share: the plan, directories and buses. The domain is in `memory`, all else in
+    `directory`."""
 
     def __init__(self, plan: Plan, directory: Path, memory: Path) -> None:
         self.plan = plan
@@ -54,11 +54,11 @@ class Environment:
         self.random = random.Random(plan.seed)
         self.watch = Watch()
         self.url = f"shm://{memory}/domain"
-        self._bus = hawser.connect(self.url, name="demo-stage")
+        self._bus = hawser.connect(self.url, name="demo")
         self.topic: hawser.Topic[Any] = self._bus.topic(
             TOPIC, max_publishers=plan.publishers + 4, trace="metadata", **_SETTINGS
         )
-        # How many there are in shared memory.
+        # The number of messages in shared memory.
         self.published = Gauge()
         self.cluster_url = ""
         self._cluster: hawser.Bus | None = None
@@ -66,21 +66,21 @@ class Environment:
 
     @property
     def cluster(self) -> hawser.Bus:
-        assert self._cluster is not None, "the cluster is there"
+        assert self._cluster is not None, "the cluster runs"
         return self._cluster
 
     def use_cluster(self, url: str) -> None:
-        """From here on there is a cluster, with all that the parts read and write on it."""
+        """Connect to the cluster, and create the topics and the queue of the parts."""
         self.cluster_url = url
-        self._cluster = hawser.connect(url, name="demo-stage")
+        self._cluster = hawser.connect(url, name="demo")
         for name in (TOPIC, RESULTS, DONE, TOTALS, TRACE):
             self._cluster.topic(name, partitions=1)
-        # With the results, so that a transaction over both has one shard less.
+        # Colocated with the results, so that a transaction over both has one shard less.
         self._cluster.queue(JOBS, colocate=RESULTS)
 
     @property
     def messages(self) -> int:
-        """How many there will be, as far as is known."""
+        """The expected number of messages, as far as it is known."""
         return max(self.plan.messages, self.published.value)
 
     @property
@@ -94,7 +94,7 @@ class Environment:
         return self.directory / "audit"
 
     def rows(self, topic: str) -> list[Row]:
-        """What has landed of a topic, in the order of the log."""
+        """The landed rows of a topic, in the order of the log."""
         if self._rows is None:
             self._rows = _landed(self.landing)
         return self._rows.get(topic, [])
@@ -118,8 +118,8 @@ def _landed(directory: Path) -> dict[str, list[Row]]:
 
 
 class KillPoint(NamedTuple):
-    """Who is killed, and when: as soon as the part has that share of its messages behind it, and something at
-    all. It is started again after `away_seconds`."""
+    """A planned kill of a process `what`, once the part has processed `share` of its messages and at least
+    one. The process is restarted after `away_seconds`."""
 
     share: float
     what: str
@@ -127,8 +127,8 @@ class KillPoint(NamedTuple):
 
 
 class Part(ABC):
-    """`title` says what its gauge counts, `verb` what has become of these messages, and `sign` what is seen
-    when everything goes on after a kill."""
+    """A part of the path. `title` and `verb` name what its gauge counts; `sign` describes its recovery after
+    a kill."""
 
     title: ClassVar[str]
     verb: ClassVar[str]
@@ -144,28 +144,28 @@ class Part(ABC):
     @property
     @abstractmethod
     def expected(self) -> int:
-        """How far the gauge has to get, as far as is known."""
+        """The final value of the gauge, as far as it is known."""
 
     @property
     def is_done(self) -> bool:
-        """Whether all that is known to come has come, and everybody was killed who had to be."""
+        """Whether all expected messages were processed and all planned kills are done."""
         return not self.due and self.gauge.value >= self.expected
 
     @property
     def note(self) -> str:
-        """What it is at, if the gauge does not tell."""
+        """The current activity, if the gauge does not show it."""
         return ""
 
     @abstractmethod
     def start(self) -> None:
-        """Begin to work; the gauge follows."""
+        """Start the processes and the gauge."""
 
     def victim(self, what: str) -> Process | None:
-        """The one to kill; None if there is none for the moment."""
+        """The process to kill; None if none can be killed now."""
         return next((process for process in self.processes if process.alive), None)
 
     def recovered(self, killed: Process) -> Callable[[], bool]:
-        """Whether everything goes on. Asked for when it has just been killed."""
+        """A function that tells whether the part recovered. Called right after the kill."""
         return self.gauge.growth()
 
     def end(self) -> None:
@@ -174,5 +174,5 @@ class Part(ABC):
 
     @abstractmethod
     def proof(self) -> Proof:
-        """What has come of it, compared with what had to. Asked when nothing moves any more and the cluster
-        still answers."""
+        """Compare the found messages with the expected ones. Called after all progress has ended, while the
+        cluster still runs."""

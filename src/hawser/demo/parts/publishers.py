@@ -1,9 +1,9 @@
-"""Publishers in shared memory, killed in the middle of a loan. Each run keeps a ledger of its receipts.
+"""Publishers in shared memory, killed during a loan. Each run writes a ledger of its receipts.
 
-The proof compares two tellings of one story. The value of a row says which message of which run of which
-publisher it is, and the row which sample of the region; the receipts say the same. So every message is there
-once and unchanged, at exactly the offset that its publisher was told. A run that was killed may have
-published one message more, for which it could not note the receipt.
+The proof compares the rows of the table with the receipts. The value of a row identifies the publisher, the
+run and the number of the message, and the row has its offset in the region; the receipts have the same. Each
+message must be in the table once, unchanged, at the offset of its receipt. A killed run may have published
+one more message, whose receipt it could not write.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,12 +19,12 @@ from hawser.demo.proof import Proof, some
 
 __all__ = ["PublisherPart", "Run", "prove_receipts"]
 
-# Long enough for each to be recovered by the agent and not by its own return.
+# The time away is long enough that the agent recovers a publisher, not its restart.
 _KILL_POINTS: Final = tuple(KillPoint(share, "publisher", 0.5) for share in (0.10, 0.40, 0.75))
 
 
 class Run(NamedTuple):
-    """One run of a publisher: the offsets it was told, and whether it was killed."""
+    """One run of a publisher: its receipts, and whether it was killed."""
 
     name: str
     publisher: int
@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
 
 class Publisher(Process):
-    """A publisher; each of its runs has a ledger of its own."""
+    """The process of a publisher; each of its runs has a ledger of its own."""
 
     def __init__(self, index: int, environment: Environment) -> None:
         super().__init__(f"publisher-{index + 1}", environment.memory, "hawser.demo.programs.publisher")
@@ -65,7 +65,7 @@ class Publisher(Process):
         return killed
 
     def told(self) -> list[Run]:
-        """What each of its runs was told."""
+        """The receipts of each of its runs."""
         return [
             Run(self.name, each.index, each.run, read_receipts(each.receipts), each.run in self._killed_runs)
             for each in self._assignments
@@ -95,7 +95,7 @@ class PublisherPart(Part):
             publisher.start()
 
     def end(self) -> None:
-        """Let them finish what they are at."""
+        """Stop publishing, and wait until the publishers have ended."""
         self._control.stop_publishing()
         for publisher in self._publishers:
             publisher.wait_end()
@@ -118,14 +118,14 @@ class PublisherPart(Part):
 
 
 def prove_receipts(runs: Sequence[Run], rows: Sequence[Row]) -> Proof:
-    """The rows of the recorded topic against what its publishers were told."""
+    """Compare the rows of the recorded topic with the receipts of its publishers."""
     proof = Proof("receipts of publishers, and what they published", sum(len(run.receipts) for run in runs))
     _prove_runs(runs, _contents(rows, proof), proof)
     return proof
 
 
 def _contents(rows: Iterable[Row], proof: Proof) -> dict[tuple[int, int], dict[int, int]]:
-    """(publisher, run): message number -> offset in the region."""
+    """The offset in the region of each message number, by publisher and run."""
     found: dict[tuple[int, int], dict[int, int]] = {}
     damaged: list[int] = []
     repeated: list[int] = []
@@ -140,7 +140,7 @@ def _contents(rows: Iterable[Row], proof: Proof) -> dict[tuple[int, int], dict[i
     proof.damaged = len(damaged)
     proof.doubled += len(repeated)
     proof.require(not damaged, f"{len(damaged)} are not what a publisher wrote: {some(damaged)}")
-    proof.require(not repeated, f"{len(repeated)} say what another one says: {some(repeated)}")
+    proof.require(not repeated, f"{len(repeated)} repeat another message: {some(repeated)}")
     return found
 
 
@@ -152,14 +152,17 @@ def _prove_runs(runs: Sequence[Run], contents: dict[tuple[int, int], dict[int, i
         told = dict(enumerate(run.receipts))
         proof.found += len(told.keys() & recorded.keys())
         differing = [number for number, offset in told.items() if recorded.get(number) != offset]
-        text = f"{title}: {len(differing)} messages are not where their receipts say: {some(differing)}"
+        text = (
+            f"{title}: {len(differing)} messages are not at the offsets of their receipts: {some(differing)}"
+        )
         proof.require(not differing, text)
         proof.lost += len(told.keys() - recorded.keys())
         untold = sorted(recorded.keys() - told.keys())
         without_receipt += len(untold)
         expected = [] if not untold or not run.killed else [len(told)]
         proof.require(untold == expected, f"{title}: messages without a receipt: {some(untold)}")
-    proof.require(not contents, f"messages of runs that never were: {some(sorted(contents))}")
+    proof.require(not contents, f"messages of runs that did not exist: {some(sorted(contents))}")
     proof.remarks.append(
-        f"{without_receipt} messages were published by somebody who was killed before noting the receipt"
+        f"{without_receipt} messages were published by publishers that were killed before they wrote "
+        "the receipts"
     )

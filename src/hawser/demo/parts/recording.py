@@ -1,7 +1,7 @@
-"""The agent records the topic, and the trace of it, into a cluster of three nodes and an operator; all of
-these are killed.
+"""Recording: the agent records the topic and its trace into a cluster of three nodes and an operator. The
+agent, the operator and the leader are killed.
 
-Proof: every sample of the region from 1 to the head is in the recorded topic once, in order, and nothing else
+Proof: each sample of the region from 1 to the head is in the recorded topic once, in order, and nothing else
 is.
 """
 
@@ -26,8 +26,8 @@ _NODES: Final = ("n1", "n2", "n3")
 class RecordingPart(Part):
     title = "recorded by a majority"
     verb = "recorded"
-    sign = "recording goes on"
-    # The leader stays away until another one leads.
+    sign = "recording resumes"
+    # The leader stays away until another node leads.
     kill_points = (
         KillPoint(0.25, "agent"),
         KillPoint(0.45, "operator"),
@@ -42,7 +42,7 @@ class RecordingPart(Part):
         self._agent = Process(AGENT, environment.directory, "hawser", "agent")
         self._leader: str | None = None
         self._ring = open_ring(Domain.of_url(environment.url))
-        # How many positions of the ring are in the recorded trace.
+        # The number of positions of the ring in the recorded trace.
         self._traced = 0
         self.processes = [self._agent, self._operator, *self._nodes]
 
@@ -84,7 +84,7 @@ class RecordingPart(Part):
         for node in self._nodes:
             address = node.wait_ready()
             addresses.append(address)
-            # The same place at every start.
+            # The same address at every start.
             node.arguments[node.arguments.index("--listen") + 1] = address
             self._operator.arguments += ["--node", f"{node.name}={address}"]
         self._operator.start()
@@ -102,12 +102,12 @@ class RecordingPart(Part):
 
 
 def _position(newest: hawser.Sample) -> int:
-    """Of the ring, counted from 1 on: of what the newest record of the trace says, or misses."""
+    """The position in the ring, from 1 on, of the newest trace record or gap."""
     gap = newest.headers.get(GAP_HEADER)
     return next(trace_records(bytes(newest))).position + 1 if gap is None else Gap.decode(gap).last
 
 
 def prove_recording(published: int, producer: str, rows: Sequence[Row]) -> Proof:
-    """`published` is how many samples the region has had; `producer` is the recorder's name."""
+    """Compare the rows with the offsets up to `published`. `producer` is the recorder's name."""
     found = [row.sequence if row.producer == producer else (row.producer, row.sequence) for row in rows]
     return compare("messages of shared memory in the recorded topic", range(1, published + 1), found)

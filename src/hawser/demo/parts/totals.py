@@ -1,8 +1,9 @@
-"""A Spark query adds up what has landed and writes the totals back to a topic, exactly once; its driver is
-killed when its first batch is written and Spark does not know it as done, so that it is run again.
+"""Totals: a Spark query sums the landed results and writes the totals back to a topic, exactly once. Its
+driver is killed after the first batch is written and before Spark marks it as done, so that Spark runs the
+batch again.
 
-Every micro-batch publishes the totals of its own messages. Proof: each batch did so once, and together they
-are the totals of all recorded messages.
+Each micro-batch publishes the totals of its own messages. Proof: each batch did so once, and together the
+batches have the totals of all recorded messages.
 """
 
 from collections import Counter
@@ -18,12 +19,12 @@ from hawser.demo.proof import Proof, some
 
 __all__ = ["Total", "TotalsPart", "prove_totals"]
 
-# How many micro-batches the table is read in, at least.
+# Minimum number of micro-batches in which the table is read.
 _BATCHES: Final = 6
 
 
 class Total(msgspec.Struct, frozen=True):
-    """What one micro-batch has written back of a publisher."""
+    """The totals of one publisher from one micro-batch."""
 
     batch: int
     messages: int
@@ -35,7 +36,7 @@ class Total(msgspec.Struct, frozen=True):
 class TotalsPart(Part):
     title = "in totals written back to a topic"
     verb = "totalled"
-    sign = "totals go on"
+    sign = "totals resume"
     kill_points = (KillPoint(0.0, "driver"),)
 
     def __init__(self, environment: Environment) -> None:
@@ -50,7 +51,7 @@ class TotalsPart(Part):
 
     @property
     def is_done(self) -> bool:
-        # The topic hears of the last batch a moment after the driver.
+        # The topic has the last batch shortly before the driver ends.
         return super().is_done and self._driver.code == 0
 
     def start(self) -> None:
@@ -73,21 +74,21 @@ class TotalsPart(Part):
         return prove_totals(self.environment.rows(TOPIC), self._written())
 
     def _written(self) -> list[Total]:
-        """All there is in the topic, oldest first."""
+        """All totals in the topic, oldest first."""
         topic = self.environment.cluster.topic(TOTALS, create=False)
         head = topic.info().head
         found: list[Total] = []
         while len(found) < head:
-            # Of a replica that may not have all of them yet.
+            # A replica that does not have all of them yet may answer.
             for sample in topic.read_oldest(head - len(found), after=len(found)).samples:
-                assert sample.key is not None, "a total is of somebody"
+                assert sample.key is not None, "the key of a total is its publisher"
                 total = msgspec.json.decode(bytes(sample), type=Total)
                 found.append(msgspec.structs.replace(total, publisher=sample.key.decode()))
         return found
 
 
 def prove_totals(recorded: Sequence[Row], written: Sequence[Total]) -> Proof:
-    """The recorded messages, counted here, against the totals that were written back."""
+    """Compare totals of the recorded messages, computed here, with those that were written back."""
     results = results_of((row.offset, row.value) for row in recorded)
     true, told = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for result in results:
@@ -103,7 +104,7 @@ def prove_totals(recorded: Sequence[Row], written: Sequence[Total]) -> Proof:
     proof.require(not doubled, f"batches were written twice: {some(doubled)}")
     for publisher, figure in sorted({*true, *told}):
         right, found = true[publisher, figure], told[publisher, figure]
-        proof.require(right == found, f"{figure} of {publisher}: {found} in the totals, and {right} is right")
+        proof.require(right == found, f"{figure} of {publisher}: {found} in the totals, expected {right}")
     proof.remarks.append(f"the totals were written back by {len({total.batch for total in written})} batches")
     return proof
 

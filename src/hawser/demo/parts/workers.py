@@ -1,6 +1,6 @@
-"""Two workers that do all in transactions, and are killed in the middle of one.
+"""Two workers that process messages in transactions, and are killed during one.
 
-Proof: every recorded message has one result, in the same order, and every hundredth of them was done once.
+Proof: each recorded message has one result, in the same order, and each hundredth was processed once.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class SorterPart(_WorkerPart):
     kill_points = (KillPoint(0.30, "worker"), KillPoint(0.70, "worker"))
     role = "sorter"
     target = RESULTS
-    sign = "results go on"
+    sign = "results resume"
 
     @property
     def expected(self) -> int:
@@ -59,7 +59,7 @@ class CheckerPart(_WorkerPart):
     kill_points = (KillPoint(0.50, "worker"),)
     role = "checker"
     target = DONE
-    sign = "jobs go on"
+    sign = "jobs resume"
 
     @property
     def expected(self) -> int:
@@ -68,18 +68,18 @@ class CheckerPart(_WorkerPart):
     def proof(self) -> Proof:
         proof = prove_jobs(self.environment.rows(TOPIC), self.found())
         left = self.environment.cluster.queue(JOBS, create=False).info()
-        text = f"the queue has {left.ready} messages left, {left.claimed} claimed and {left.dead} dead ones"
+        text = f"the queue has {left.ready} ready messages, {left.claimed} claimed and {left.dead} dead ones"
         proof.require(left.ready == left.claimed == left.dead == 0, text)
         return proof
 
 
 def expected_results(recorded: Sequence[Row]) -> list[bytes]:
-    """What has to come of the recorded messages."""
+    """The results of the recorded messages."""
     return [msgspec.json.encode(each) for each in results_of((row.offset, row.value) for row in recorded)]
 
 
 def expected_jobs(recorded: Sequence[Row]) -> list[bytes]:
-    """What has to be done of them."""
+    """The jobs of the recorded messages."""
     return expected_results([row for row in recorded if row.offset % CHECKED == 0])
 
 
@@ -88,5 +88,5 @@ def prove_results(recorded: Sequence[Row], found: Sequence[bytes]) -> Proof:
 
 
 def prove_jobs(recorded: Sequence[Row], found: Sequence[bytes]) -> Proof:
-    # A job that was given back is done behind others.
+    # A job that is delivered again is done after others.
     return compare("jobs of the queue", expected_jobs(recorded), found, is_ordered=False)

@@ -1,7 +1,8 @@
-"""What the publishers of the demo are told, and what they write down: true after a kill at any instant.
+"""The assignment of a publisher, and the ledger of its receipts, which is correct after a kill at any
+instant.
 
-A list of receipts grows by one short write each, which is there as a whole or not at all. What is written
-reaches the kernel, and a process that is killed does not take it back.
+Each receipt is one short write, which is complete or missing. A written receipt is in the kernel, so it
+survives the kill of its process.
 """
 
 import mmap
@@ -19,7 +20,7 @@ _WORD_FORMAT: Final = "Q"
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """What a publisher of the demo is told on its command line."""
+    """The assignment of a publisher, given on its command line."""
 
     url: str
     topic: str
@@ -31,12 +32,12 @@ class Assignment(msgspec.Struct, frozen=True):
 
     @property
     def receipts(self) -> Path:
-        """The file in which this run writes down the offset of each message."""
+        """The file with the offset of each message of this run."""
         return Path(self.directory) / f"{self.name}-{self.run}.receipts"
 
 
 class Control:
-    """A word that all publishers read: whether to stop."""
+    """A word in shared memory that tells all publishers to stop."""
 
     def __init__(self, directory: Path) -> None:
         descriptor = os.open(directory / "control", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -55,7 +56,7 @@ class Control:
 
 
 class Receipts:
-    """The offsets that one run was given, in their order."""
+    """The offsets of one run's messages, in order."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -65,7 +66,7 @@ class Receipts:
 
 
 def read_receipts(path: Path) -> tuple[int, ...]:
-    """All of a run; none if it was killed before its first."""
+    """The receipts of a run; none if it was killed before its first."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

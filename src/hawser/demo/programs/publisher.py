@@ -1,4 +1,4 @@
-"""A publisher of the demo, a process of its own: python -m hawser.demo.programs.publisher ASSIGNMENT."""
+"""A publisher of the demo: python -m hawser.demo.programs.publisher ASSIGNMENT."""
 
 import sys
 import time
@@ -11,14 +11,14 @@ import hawser
 from hawser.demo.messages import PayloadMaker
 from hawser.demo.programs.ledger import Assignment, Control, Receipts
 
-# Most of each turn passes with a loan open, so that most kills hit one.
+# A loan is open for most of each turn, so that most kills hit one.
 _TURN_SECONDS: Final = 0.004
-# Bounds one wait for the recorder, so that the control is looked at.
+# Bounds one wait for the recorder, so that the control word is read.
 _FULL_SECONDS: Final = 0.2
 
 
 def run(assignment: Assignment) -> None:
-    """Publish until told to stop, noting every receipt."""
+    """Publish until told to stop, and write each receipt to the ledger."""
     control = Control(Path(assignment.directory))
     receipts = Receipts(assignment.receipts)
     maker = PayloadMaker(assignment.index, assignment.run)
@@ -30,7 +30,7 @@ def run(assignment: Assignment) -> None:
             turn = time.monotonic() + _TURN_SECONDS
             due = (turn - start) * assignment.rate - number
             if due > 4 * _TURN_SECONDS * assignment.rate + 1:
-                # Held up by the recorder: what was not published then is not made up for in one go.
+                # Publishing was delayed by the recorder; the missed messages are not published in one burst.
                 start = turn - number / assignment.rate
                 continue
             if due < 1:
@@ -44,7 +44,7 @@ def run(assignment: Assignment) -> None:
 
 
 def _publish(publisher: "hawser.Publisher[Any]", payload: bytes, pause_until: float) -> int | None:
-    """The offset it has now; None if the recorder was in the way for too long."""
+    """The offset of the message; None if the topic was full for too long."""
     try:
         if not pause_until:
             return publisher.publish(payload, timeout=_FULL_SECONDS).first_offset

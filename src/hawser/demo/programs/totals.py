@@ -1,11 +1,11 @@
-"""The totals of the demo, a Spark driver of its own.
+"""The Spark driver of the demo's totals.
 
 python -m hawser.demo.programs.totals URL TABLE CHECKPOINT FILES HOLD
 
-A streaming query follows the table of landed records, FILES of it in each micro-batch. Of each batch it
-writes the totals of each publisher back to a topic. A batch that is run again, by the driver that follows one
-that was killed, is written once all the same: the cluster knows it by its number. While there is a file HOLD,
-it waits with a batch that is written and that Spark does not know as done: the worst moment to be killed.
+A streaming query reads the table of landed records, FILES files in each micro-batch, and writes the totals of
+each publisher back to a topic. A batch that runs again after a kill is written once all the same, because the
+cluster identifies it by its number. While the file HOLD exists, the driver waits between the write of a batch
+and its completion in Spark, which is the worst moment for a kill.
 """
 
 import sys
@@ -25,7 +25,7 @@ _SUMS: Final = "count(*) AS messages, sum(result.bytes) AS bytes, sum(result.che
 
 
 def main(url: str, table: str, checkpoint: str, files: str, hold: str) -> None:
-    """Until all that has landed is in the totals."""
+    """Run until the totals include all landed records."""
     spark = hawser.spark.session("totals", "local[2]", **{"spark.driver.memory": "1g"})
     landed = spark.readStream.schema("topic string, value binary").option("maxFilesPerTrigger", files)
     results = landed.parquet(table).where(f"topic = '{RESULTS}'").selectExpr(_RESULTS)

@@ -1,9 +1,9 @@
-"""The workers of the demo, each a process of its own: python -m hawser.demo.programs.worker ROLE URL.
+"""A worker of the demo: python -m hawser.demo.programs.worker ROLE URL.
 
-The sorter takes recorded messages as a group, publishes a result of each and puts every hundredth into a
-queue as a job; the checker takes jobs from the queue and publishes that they are done. Each round of theirs
-is one transaction: what was taken and what was made of it, or neither. Nothing else is kept anywhere, so a
-worker that is killed is replaced by one that knows nothing.
+The sorter takes recorded messages as a group, publishes a result of each, and puts each hundredth into a
+queue as a job. The checker takes jobs from the queue and publishes them as done. Each round is one
+transaction over the messages taken and the messages published. A worker has no other state, so a new process
+replaces a killed one.
 """
 
 import sys
@@ -15,19 +15,19 @@ import msgspec
 import hawser
 from hawser.demo.messages import CHECKED, DONE, JOBS, RESULTS, TOPIC, results_of
 
-# Most of each round passes with the transaction open, so that most kills hit one.
+# The transaction is open for most of each round, so that most kills hit one.
 _OPEN_SECONDS: Final = 0.05
 _WAIT_SECONDS: Final = 0.2
 _MOST_MESSAGES: Final = 5000
 _MOST_JOBS: Final = 50
-# A transaction that a killed worker left is in the way until the cluster misses the worker.
+# The transaction of a killed worker blocks its successor until the worker's session expires.
 _RETRIES: Final = 1000
-# Nobody answers for longer than a transaction lasts, or takes us for dead.
+# The cluster did not answer within the transaction's timeout, or the session expired.
 _PERHAPS_DONE: Final = (hawser.OutcomeUnknown, hawser.Fenced)
 
 
 def sort(bus: hawser.Bus) -> None:
-    """Until it is killed."""
+    """Run until it is killed."""
     results, jobs = bus.topic(RESULTS, create=False), bus.queue(JOBS, create=False)
 
     def make(transaction: hawser.Transaction, subscription: "hawser.Subscription[Any]") -> None:
@@ -51,12 +51,12 @@ def sort(bus: hawser.Bus) -> None:
                 while True:
                     bus.run_transaction(lambda transaction: make(transaction, subscription), _RETRIES)
         except _PERHAPS_DONE:
-            # The place of the group says which: the next subscription begins there.
+            # The group's position shows the outcome; the next subscription begins there.
             continue
 
 
 def check(bus: hawser.Bus) -> None:
-    """Until it is killed."""
+    """Run until it is killed."""
     jobs, done = bus.queue(JOBS, create=False), bus.topic(DONE, create=False)
 
     def do(transaction: hawser.Transaction) -> None:
@@ -70,7 +70,8 @@ def check(bus: hawser.Bus) -> None:
         try:
             bus.run_transaction(do, _RETRIES)
         except _PERHAPS_DONE:
-            # The jobs are done, or come again.
+            # The jobs are done, or are delivered again.
+
             continue
 
 
