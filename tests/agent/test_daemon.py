@@ -57,8 +57,8 @@ def test_a_domain_that_cannot_be_read_makes_it_not_ready(local: LocalBus, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--record", "x"], "--to where"),
-        (["--to", "hawser://127.0.0.1:1"], "--to where"),
+        (["--record", "x"], "need --to"),
+        (["--to", "hawser://127.0.0.1:1"], "need --to"),
         (["--record", "x", "--to", "shm://"], "is no URL of a cluster"),
         (["--record", "x", "--record", "x=y", "--to", "hawser://127.0.0.1:1"], "once"),
         (["--record", "a//b", "--to", "hawser://127.0.0.1:1"], "empty part"),

@@ -1,8 +1,8 @@
-"""The benchmarks behind `hawser bench`: ratios to the peers that are installed, measured in one run.
+"""The benchmarks of `hawser bench`: ratios to the installed peers, measured in one run.
 
-Contestants take turns, repeat after repeat, and medians are compared, so that a machine that is slow
-for a while is slow for all of them. Every measured process is pinned to a core. `run.run` yields one
-`report.Row` for each figure; a row carries the targets it answers and whether they are met.
+Contestants take turns, and their medians are compared, so that a slow phase of the machine affects all of
+them. Each measured process is pinned to a core. `suite.run` yields one `report.Row` per figure, with its
+targets and whether they are met.
 """
 
 PARTS = (

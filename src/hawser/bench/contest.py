@@ -1,8 +1,8 @@
-"""What the contestants are measured on, and how a contestant is described.
+"""The measured loads, and the description of a contestant.
 
-Every contestant moves the same messages in its own lossless mode and in the way its documentation
-recommends for speed. The last message of a stream differs from the others; a receiver has to find it
-where it belongs, so only messages that really arrived are counted.
+Every contestant moves the same messages in its own lossless mode, in the way its documentation recommends for
+speed. The last message of a stream differs from the others and must arrive last, so only received messages
+are counted.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MEASURED_SIZE = 64
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """`count` messages of `size` bytes one way, `batch` of them for each call.
+    """`count` messages of `size` bytes in one direction, `batch` per call.
 
-    `warm` more go first, uncounted, where memory is touched for the first time; `queued` is how many
-    may be on their way, None being the contestant's choice.
+    `warm` more messages are sent first and not counted, because they touch memory for the first time.
+    `queued` messages may be in flight; None leaves the bound to the contestant.
     """
 
     size: int
@@ -41,15 +41,15 @@ class Stream:
     def check(self, last: bytes) -> None:
         """Refuse a figure for a stream that lost, doubled or reordered a message."""
         if last != self.last_message():
-            raise RuntimeError(f"after {self.count} messages another one than the last had arrived")
+            raise RuntimeError(f"message {self.count} is not the last message of the stream")
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """So many producers put `count` messages of `size` bytes each, `batch` of them for each call; so many
-    consumers get them. A consumer ends with a last message, of which each producer puts one, or where that
-    cannot be, in batches and without a common queue, with silence. Its result is when it had its last
-    message, and how many it had."""
+    """Producers put `count` messages of `size` bytes each, `batch` per call, and consumers get them. A
+    consumer ends with a last message, of which each producer puts one. In batches or without a common queue
+    it ends after a time without messages. Its result is the time of its last message, and its number of
+    messages."""
 
     size: int
     count: int
@@ -64,7 +64,8 @@ class Crowd:
         return b"z" * self.size
 
     def rate(self, started: list[int], ended: list[tuple[int, int]]) -> float:
-        """Messages a second from the first put to the last get; refused if one was lost or doubled."""
+        """Messages per second from the first put to the last get; RuntimeError if one was lost or
+        duplicated."""
         count = sum(each for _, each in ended)
         if count != self.producers * self.count:
             raise RuntimeError(f"of {self.producers * self.count} messages {count} were got")
@@ -73,7 +74,8 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """Round trips of `size` bytes in `blocks` blocks of `rounds`; `spin`: neither side ever sleeps."""
+    """Round trips of `size` bytes in `blocks` blocks of `rounds`. With `spin` both sides poll without
+    sleeping."""
 
     size: int
     rounds: int
@@ -83,10 +85,8 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """Somebody who can do the measured work.
-
-    `share` makes what both sides need to meet, from a directory nobody else uses.
-    """
+    """A library that moves messages. `share` creates what its sides need to connect, in an empty
+    directory."""
 
     name: str
     module: str
@@ -101,5 +101,5 @@ class Contestant:
 
 
 def address_in(directory: Path) -> str:
-    """The directory itself: sides that meet at a path need nothing more."""
+    """The directory as the address, for sides that connect through a path."""
     return str(directory)

@@ -1,4 +1,4 @@
-"""The machine a figure was measured on, and the cores the measured processes are pinned to."""
+"""The machine of a measurement, and the cores of the measured processes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 
 def two_cores() -> tuple[int, int]:
-    """Two different cores this process may use; the same one twice where there is no second."""
+    """Two cores that this process may use, or the same core twice if there is only one."""
     usable = sorted(os.sched_getaffinity(0))
     return usable[0], usable[1 % len(usable)]
 
 
 def pin(core: int) -> None:
-    """Keep this process, and the threads it starts from now on, on one core."""
+    """Pin this process and its future threads to one core."""
     os.sched_setaffinity(0, {core})
 
 
 def processor() -> str:
-    """The processor's name as the kernel gives it."""
+    """The name of the processor."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -28,7 +28,7 @@ def processor() -> str:
 
 
 def describe() -> dict[str, Any]:
-    """What belongs beside every figure: processor, cores, kernel, Python, load now."""
+    """The facts that are printed with each figure: processor, cores, kernel, Python, load."""
     return {
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),

@@ -1,4 +1,4 @@
-"""How much to measure, against whom, and where."""
+"""The plan of a run: its directory, its amount of work, and the peers to compare."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run: `directory` is on shared memory and nobody else's; `peers` None means all installed."""
+    """One run. `directory` is in shared memory and for this run alone; `peers` None means all installed
+    peers."""
 
     directory: Path
     quick: bool = False
@@ -27,7 +28,7 @@ class Plan:
         return 3 if self.quick else 9
 
     def scaled(self, count: int) -> int:
-        """`count`, or the part of it that a quick run does."""
+        """`count`, or a quarter of it in a quick run."""
         return count // 4 if self.quick else count
 
     def invited(self, name: str) -> bool:
@@ -35,7 +36,7 @@ class Plan:
 
     @contextmanager
     def place(self) -> Iterator[Path]:
-        """A fresh directory for one measurement, gone afterwards."""
+        """A new directory for one measurement, removed afterwards."""
         path = self.directory / str(next(self._numbers))
         path.mkdir(mode=0o700)
         try:
@@ -46,8 +47,8 @@ class Plan:
     def turns(
         self, measures: Mapping[str, Callable[[], Any]], most: int | None = None
     ) -> dict[str, list[Any]]:
-        """What each measure found; they take turns, at most `most` of them, and one warm-up round is not
-        counted."""
+        """The results of each measure. The measures take turns, at most `most` rounds, after one warm-up
+        round."""
         repeats = self.repeats if most is None else min(most, self.repeats)
         found: dict[str, list[Any]] = {name: [] for name in measures}
         for turn in range(repeats + 1):

@@ -1,8 +1,8 @@
 """Processes that measure together: pinned to cores, started at once, timed on one clock.
 
-A *side* is a function run in a process of its own. It sets itself up, calls `gate.start()`, does the
-measured work, and calls `gate.finish(result)` while its sockets and topics are still open, so that
-nothing in flight is lost before the others are done too.
+A *side* is a function that runs in a process of its own. It sets up, calls `gate.start()`, does the measured
+work, and calls `gate.finish(result)` while its sockets and topics are open, so that messages in flight
+survive until all sides have finished.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ ANSWER_SECONDS = 60.0
 
 
 class Gate:
-    """A side's line to whoever started it."""
+    """The connection of a side to the process that started it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def start(self) -> None:
-        """Say that this side is set up; return when all of them are."""
+        """Report that this side is set up, and return when all sides are."""
         self._connection.send(("ready", None))
         self._connection.recv()
 
     def finish(self, result: Any = None) -> None:
-        """Hand back the result; return when all sides have theirs."""
+        """Send the result, and return when all sides have sent theirs."""
         self._connection.send(("done", result))
         self._connection.recv()
 
@@ -53,7 +53,7 @@ def _serve(side: Side, shared: Any, case: Any, core: int | None, connection: Con
 
 
 class _Running:
-    """One side's process and the near end of its line."""
+    """The process of one side, and the connection to it."""
 
     def __init__(self, side: Side, shared: Any, case: Any, core: int | None) -> None:
         self.name = f"{side.__module__}.{side.__name__}"
@@ -65,9 +65,9 @@ class _Running:
         far.close()
 
     def expect(self, kind: str) -> Any:
-        """The next word of this side, which has to be `kind`; its value."""
+        """Receive the next message of this side, which must be of `kind`, and return its value."""
         if not self.connection.poll(ANSWER_SECONDS):
-            raise RuntimeError(f"{self.name} gave no answer in {ANSWER_SECONDS:.0f} s")
+            raise RuntimeError(f"{self.name} did not answer within {ANSWER_SECONDS:.0f} s")
         try:
             said, value = self.connection.recv()
         except EOFError:
@@ -77,7 +77,7 @@ class _Running:
         return value
 
     def end(self) -> None:
-        """See the process gone; a side that waits for a word which will not come leaves at the hang-up."""
+        """End the process. A side that waits for a message ends when the connection is closed."""
         self.connection.close()
         self.process.join(timeout=5)
         if self.process.is_alive():
@@ -86,10 +86,9 @@ class _Running:
 
 
 def run_sides(sides: Sequence[tuple[Side, int | None]], shared: Any, case: Any) -> list[Any]:
-    """Run each (side, core) in a process of its own and return their results in the same order; with None for
-    a core it may run on any.
+    """Run each side on its core, or on any core with None, and return the results in the same order.
 
-    They are set up one after the other, so a later side finds what an earlier one made.
+    The sides are set up one after the other, so a later side finds what an earlier one created.
     """
     running: list[_Running] = []
     try:
@@ -110,5 +109,5 @@ def run_sides(sides: Sequence[tuple[Side, int | None]], shared: Any, case: Any) 
 
 
 def now_ns() -> int:
-    """The clock all processes of this host share."""
+    """The monotonic clock, which all processes of the host share."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)

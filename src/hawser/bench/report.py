@@ -1,4 +1,4 @@
-"""One figure, what it is compared with, and the targets it answers."""
+"""A figure of the report: its value, the compared values, and its targets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A promise about a figure; `met` is None where the peer it names is not installed."""
+    """A target of a figure. `met` is None if the peer it names is not installed."""
 
     text: str
     measured: float | None
@@ -19,7 +19,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure of hawser beside the same figure of others, all in `unit`. `note` is what to know of them."""
+    """A figure of Hawser and the same figure of peers, all in `unit`. `note` explains them."""
 
     name: str
     value: float
@@ -48,7 +48,7 @@ def at_most(text: str, measured: float | None, bound: float) -> Target:
 
 
 def ratio(value: float, other: float | None) -> float | None:
-    """How many times `other` goes into `value`; None where there is no other."""
+    """`value` divided by `other`; None without `other`."""
     return value / other if other else None
 
 
@@ -57,7 +57,7 @@ _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
 
 
 def in_words(value: float, unit: str) -> str:
-    """A figure as a person reads it: 1.25 M/s, 640 ns, 83.1 us."""
+    """A figure with a unit: 1.25 M/s, 640 ns, 83.1 us."""
     if unit == "ns":
         for step, name in _TIMES:
             if value >= step:
@@ -70,7 +70,7 @@ def in_words(value: float, unit: str) -> str:
 
 
 def lines(row: Row) -> Iterator[tuple[str, str, str, str, str, str, str]]:
-    """The row as lines of a table: figure, who, value, hawser's ratio to it, target, measured, met."""
+    """The row as lines of a table: figure, library, value, Hawser's ratio to it, target, measured, met."""
     shown = [("hawser", in_words(row.value, row.unit), "")]
     for name, value in row.compared.items():
         shown.append((name, in_words(value, row.unit), f"{row.value / value:.3g}" if value else ""))

@@ -1,4 +1,4 @@
-"""The parts of a run, in the order in which they are printed."""
+"""The parts of a run, in the order of their output."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ assert tuple(_MEASURES) == PARTS
 
 
 def run(plan: Plan, parts: Iterable[str] = PARTS) -> Iterator[Row]:
-    """Measure the named parts, one after the other; rows come as they are measured."""
+    """Measure the named parts one after the other, and yield each row when it is measured."""
     for name in parts:
         yield from _MEASURES[name](plan)

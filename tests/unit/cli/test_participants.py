@@ -12,7 +12,7 @@ from tests.support.command import Command
 
 def test_ps_of_nobody(command: Command) -> None:
     assert command.json("ps") == []
-    assert "nobody" in command.run("ps").stderr
+    assert "no participants" in command.run("ps").stderr
 
 
 def test_ps_shows_the_living(command: Command, local: LocalBus) -> None:

@@ -288,7 +288,7 @@ def test_what_is_held_at_a_death_ends_with_it(tmp_path: Path) -> None:
     assert [event["name"] for event in drawn.marks] == [
         "dead of t died: recovered by 99",
         "missed 38",
-        "somebody of t died: recovered by 99",
+        "a participant of t died: recovered by 99",
         "5 trace records lost",
     ]
     assert sorted(drawn.arrows) == [("publish 1", "take 1")] * 2 + [("publish 2", "take 2")]

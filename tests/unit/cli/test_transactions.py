@@ -74,7 +74,7 @@ def test_those_that_wait_are_listed_first(cluster: RunningCluster, bus: hawser.B
     assert [each["xid"] for each in _json(cluster, "recover")] == [str(prepared)]
     for xid in (opened, prepared):
         bus.xa.rollback(xid)
-    assert "no transaction waits" in _said(cluster, "recover")
+    assert "no transactions wait" in _said(cluster, "recover")
 
 
 def test_one_is_shown_with_its_branches_and_its_end(cluster: RunningCluster, bus: hawser.Bus) -> None:

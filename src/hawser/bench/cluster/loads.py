@@ -1,4 +1,4 @@
-"""What clients of a cluster are measured on: 100-byte values, each acknowledged when a majority synced it."""
+"""Loads of cluster clients: 100-byte values, each acknowledged after a majority synced it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Load:
 
 
 def one_at_a_time(call: Callable[[int], object], load: Load) -> list[int]:
-    """The nanoseconds that each call took; the calls are numbered."""
+    """The nanoseconds of each call; the calls are numbered."""
     times: list[int] = []
     end = now_ns() + int(load.seconds * 1e9)
     while (started := now_ns()) < end:
@@ -33,7 +33,7 @@ def one_at_a_time(call: Callable[[int], object], load: Load) -> list[int]:
 
 
 async def one_at_a_time_async(call: Callable[[int], Awaitable[object]], load: Load) -> list[int]:
-    """The same for a client that has no other calls."""
+    """The nanoseconds of each call of an asynchronous client."""
     times: list[int] = []
     end = now_ns() + int(load.seconds * 1e9)
     while (started := now_ns()) < end:
@@ -43,7 +43,7 @@ async def one_at_a_time_async(call: Callable[[int], Awaitable[object]], load: Lo
 
 
 async def rate_in_flight(call: Callable[[int], Awaitable[object]], load: Load) -> float:
-    """Values acknowledged a second by as many tasks as may be in flight."""
+    """Values acknowledged per second, by one task for each call in flight."""
     count, started = 0, now_ns()
     end = started + int(load.seconds * 1e9)
 
@@ -58,7 +58,7 @@ async def rate_in_flight(call: Callable[[int], Awaitable[object]], load: Load) -
 
 
 def rate_of_futures(begin: Callable[[int], Any], load: Load) -> float:
-    """Values acknowledged a second by one thread that begins calls and waits for the oldest."""
+    """Values acknowledged per second, by one thread that starts calls and waits for the oldest."""
     flying: deque[Any] = deque()
     count, started = 0, now_ns()
     end = started + int(load.seconds * 1e9)

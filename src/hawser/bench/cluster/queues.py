@@ -1,4 +1,5 @@
-"""Queues of a cluster beside its topics: three nodes and an operator as processes, 100-byte messages."""
+"""Queues of a cluster compared with its topics: three nodes and an operator as processes, 100-byte
+messages."""
 
 from __future__ import annotations
 
@@ -50,12 +51,12 @@ def cluster_queue(plan: Plan) -> Iterator[Row]:
 
 
 def _rate(side: Any, url: str, load: Load) -> float:
-    # On no core of its own: there are more processes than cores, and the kernel places them best.
+    # Not pinned: there are more processes than cores.
     return float(run_sides([(side, None)], url, load)[0])
 
 
 def _through(url: str, count: int) -> float:
-    """Messages a second from the first put to the last accept."""
+    """Messages per second from the first put to the last accept."""
     finished, started = run_sides([(get_lists, None), (put_lists, None)], url, count)
     return float(count * 1e9 / (finished - started))
 
@@ -64,7 +65,7 @@ def _through(url: str, count: int) -> float:
 
 
 def put_in_flight(url: str, load: Load, gate: Gate) -> None:
-    """Messages acknowledged a second."""
+    """Messages acknowledged per second."""
     asyncio.run(_put_in_flight(url, load, gate))
 
 
@@ -83,13 +84,13 @@ async def _put_in_flight(url: str, load: Load, gate: Gate) -> None:
         rate = await rate_in_flight(put, load)
         ready = (await queue.info()).ready
         if ready != 1 + calls:
-            raise RuntimeError(f"{1 + calls} messages were acknowledged and {ready} are there")
+            raise RuntimeError(f"{1 + calls} messages were acknowledged, but the queue has {ready}")
         gate.finish(rate)
         await queue.delete()
 
 
 def get_in_flight(url: str, load: Load, gate: Gate) -> None:
-    """Messages got and accepted a second; more were put before than can be got in that time."""
+    """Messages got and accepted per second, of a queue with more messages than can be got in that time."""
     asyncio.run(_get_in_flight(url, load, gate))
 
 
@@ -122,7 +123,7 @@ async def _get_in_flight(url: str, load: Load, gate: Gate) -> None:
 
 
 def put_lists(url: str, count: int, gate: Gate) -> None:
-    """When the first list was put."""
+    """Put lists; the result is the time of the first."""
     with hawser.connect(url) as bus:
         queue: hawser.Queue[Any] = bus.queue(QUEUE, replication=3)
         values = [VALUE] * BATCH
@@ -134,7 +135,7 @@ def put_lists(url: str, count: int, gate: Gate) -> None:
 
 
 def get_lists(url: str, count: int, gate: Gate) -> None:
-    """When the last message was accepted."""
+    """Get lists; the result is the time of the last accept."""
     with hawser.connect(url) as bus:
         queue: hawser.Queue[Any] = bus.queue(QUEUE, replication=3)
         gate.start()

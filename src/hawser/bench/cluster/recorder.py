@@ -21,7 +21,7 @@ from hawser.bench.report import Row, at_least
 
 TOPIC = "recorded"
 BATCH = 256
-# A second of messages and more may be under way: what is not acknowledged yet stays in the ring.
+# Unacknowledged messages stay in the ring, which holds more than a second of messages.
 DEPTH = 50_000
 _LOOK_SECONDS = 0.001
 
@@ -29,7 +29,7 @@ Places = tuple[str, str]
 
 
 def recorder(plan: Plan) -> Iterator[Row]:
-    """Whether a recorder keeps up with a publisher that never rests."""
+    """The rate of a recorder with a publisher at full speed."""
     count = plan.scaled(2_000_000) // BATCH * BATCH
     with hawser_servers() as servers:
         rates = plan.turns({"recorder": partial(_rate, plan, servers.url, count)}, most=3)["recorder"]
@@ -40,7 +40,7 @@ def recorder(plan: Plan) -> Iterator[Row]:
 
 
 def _rate(plan: Plan, url: str, count: int) -> float:
-    """Messages a second from the first publish to the last acknowledgement."""
+    """Messages per second from the first publish to the last acknowledgement."""
     with plan.place() as directory:
         places = (f"shm://{directory}", url)
         started, finished = run_sides([(publish, None), (record, None)], places, count)
@@ -48,7 +48,7 @@ def _rate(plan: Plan, url: str, count: int) -> float:
 
 
 def publish(places: Places, count: int, gate: Gate) -> None:
-    """When the first message was published; each waits for its room in the ring."""
+    """Publish, waiting for room in the ring; the result is the time of the first publish."""
     with hawser.connect(places[0]) as bus:
         topic = bus.topic(TOPIC, slot_size=len(VALUE), history=0, depth=DEPTH)
         values = [VALUE] * BATCH
@@ -60,7 +60,7 @@ def publish(places: Places, count: int, gate: Gate) -> None:
 
 
 def record(places: Places, count: int, gate: Gate) -> None:
-    """When the last message was acknowledged."""
+    """Record; the result is the time of the last acknowledgement."""
     domain, url = places
     stop = threading.Event()
     recording = Recorder(domain, TOPIC, url, name="bench")
@@ -87,7 +87,7 @@ def record(places: Places, count: int, gate: Gate) -> None:
 
 
 def _wait_for(recording: Recorder, condition: Callable[[], bool]) -> None:
-    """Return when it holds; RuntimeError if the recorder fails first."""
+    """Wait until the condition holds; RuntimeError if the recorder fails first."""
     while not condition():
         if recording.status().state == "failed":
             raise RuntimeError(f"the recorder failed: {recording.status().error}")

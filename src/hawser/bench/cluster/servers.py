@@ -1,7 +1,7 @@
-"""Clusters to measure: three servers of a kind as real processes on loopback, their data on a disk.
+"""Clusters to measure: three servers as processes on loopback, with their data on a disk.
 
-A sync costs nothing on a file system in memory, so everything here is kept on one that is not. Servers are
-killed and their data is removed when a block ends.
+A sync is free on a file system in memory, so the data is on another one. Servers are killed and their data is
+removed when a block ends.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import hawser
 
 START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
-# Below those of outgoing connections, one of which would take a port before its server does.
+# Below the ports of outgoing connections, which could take a port before its server does.
 _SERVER_PORTS = range(20_000, 32_000)
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
-# Settings of whoever runs the benchmark are not to be measured.
+# The prefix of variables with the user's settings, which must not affect the measurement.
 _OWN_VARIABLES = "HAWSER_"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody has just now, and that the system gives to no connection either."""
+    """Free ports of loopback, outside the range of outgoing connections."""
     with ExitStack() as stack:
         found: list[int] = []
         for port in random.sample(_SERVER_PORTS, len(_SERVER_PORTS)):
@@ -40,12 +40,14 @@ def free_ports(count: int) -> list[int]:
                 found.append(port)
             if len(found) == count:
                 return found
-    raise RuntimeError(f"{count} ports between {_SERVER_PORTS[0]} and {_SERVER_PORTS[-1]} are not to be had")
+    raise RuntimeError(
+        f"fewer than {count} ports between {_SERVER_PORTS[0]} and {_SERVER_PORTS[-1]} are free"
+    )
 
 
 @contextmanager
 def place_on_disk() -> Iterator[Path]:
-    """A fresh directory on a disk, gone afterwards; RuntimeError if there is none to be had."""
+    """A new directory on a disk, removed afterwards; RuntimeError if there is no disk."""
     for parent in (tempfile.gettempdir(), "/var/tmp", Path.cwd()):
         if os.access(parent, os.W_OK) and file_system(Path(parent)) not in _IN_MEMORY:
             with tempfile.TemporaryDirectory(
@@ -57,20 +59,20 @@ def place_on_disk() -> Iterator[Path]:
 
 
 def file_system(path: Path) -> str:
-    """The kind of file system that `path` is on, as the kernel calls it."""
+    """The type of the file system of `path`, as named by the kernel."""
     place = path.resolve()
     found, depth = "", -1
     for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
         _, mount, kind, *_ = line.split()
         root = Path(mount.encode().decode("unicode_escape"))
-        # Of two mounted at one place the later one is seen.
+        # Of two file systems mounted at one place the later one is visible.
         if place.is_relative_to(root) and len(root.parts) >= depth:
             found, depth = kind, len(root.parts)
     return found
 
 
 class Process:
-    """A server process; its output is kept for the case that it does not serve."""
+    """A server process. Its output is kept for the error message if it does not serve."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._log = log
@@ -90,7 +92,7 @@ class Process:
         return self._process.pid
 
     def kill(self) -> None:
-        """With SIGKILL; returns when it is gone."""
+        """Kill it with SIGKILL, and wait for its end."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
@@ -99,11 +101,11 @@ class Process:
         if self._process.poll() is not None:
             words = self._log.read_text(encoding="utf-8", errors="replace")[-2000:]
             raise RuntimeError(
-                f"{self._name} ended with {self._process.returncode}; its last words:\n{words}"
+                f"{self._name} ended with {self._process.returncode}; its last output:\n{words}"
             )
 
     def cpu_seconds(self) -> float:
-        """Of a core, since it started."""
+        """The CPU time since its start."""
         numbers = Path(f"/proc/{self.process_id}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -113,7 +115,7 @@ class Process:
 
 
 def wait_until(serves: Callable[[], bool], processes: Sequence[Process], what: str) -> None:
-    """Look again until they serve; RuntimeError if one of them ends or the time is over."""
+    """Wait until the processes serve; RuntimeError if one of them ends, or after a timeout."""
     deadline = time.monotonic() + START_SECONDS
     while not serves():
         for process in processes:
@@ -124,15 +126,15 @@ def wait_until(serves: Callable[[], bool], processes: Sequence[Process], what: s
 
 
 def first_words(program: str | None) -> str:
-    """What a server says of its version, as it says it."""
+    """The first line of a server's version output."""
     assert program is not None
     done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=30)
     return done.stdout.partition("\n")[0].strip()
 
 
 class HawserServers:
-    """Nodes n1, n2 and n3 and an operator with SQLite, at default settings; a node's data is in `directory`,
-    under its name."""
+    """Nodes n1, n2 and n3 and an operator with SQLite, with default settings. The data of a node is in the
+    subdirectory of its name."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -159,7 +161,7 @@ class HawserServers:
 
 @contextmanager
 def hawser_servers() -> Iterator[HawserServers]:
-    """A cluster that takes writes on all three nodes."""
+    """A running cluster that accepts writes on all three nodes."""
     with place_on_disk() as directory:
         servers = HawserServers(directory)
         try:
@@ -181,6 +183,6 @@ def _takes_writes(url: str) -> bool:
 
 
 def _dying_with_parent() -> list[str]:
-    # A server that outlives a killed run would keep its port, its memory and its directory.
+    # A server that survives a killed run would keep its port, memory and directory.
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []

@@ -1,7 +1,7 @@
-"""Transactions beside plain publishes: three nodes and an operator as processes, 100-byte messages.
+"""Transactions compared with plain publishes: three nodes and an operator as processes, 100-byte messages.
 
-The transaction that is measured takes a message from a queue, publishes one and accepts the first. All of it
-is acknowledged when a majority has synced it, as a plain publish is.
+A transaction takes a message from a queue, publishes a message, and accepts the first. Like a plain publish,
+it is acknowledged after a majority has synced it.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from hawser.bench.plan import Plan
 from hawser.bench.processes import Gate, Side, run_sides
 from hawser.bench.report import Row, at_least, at_most
 
-# How many times a plain publish a transaction over so many shards may take.
+# The maximum latency of a transaction, relative to a plain publish, by its number of shards.
 BOUNDS = {1: 2.0, 2: 4.0, 4: 6.0}
 QUEUE = "measured-orders"
 TOPIC = "measured-invoices"
 PLAIN = "measured-plain"
 STAGED = "measured-staged"
-# Beside which transactions that have two shards write to another topic.
+# The second topic of transactions over two shards.
 BESIDE = "measured-beside"
 LIST, SHORT_LIST = 1_000, 100
-# So many lists are written in each way to count their bytes.
+# Lists that are written in each way to count their bytes.
 LISTS = 20
 _PUT_AT_ONCE = 5_000
-# More than are taken.
+# Upper bounds of the transactions per second, to put enough messages.
 _MOST_A_SECOND = 20_000
 _MOST_ONE_AT_A_TIME = 2_000
 
 
 def transact_one_at_a_time(url: str, case: tuple[Load, int], gate: Gate) -> None:
-    """The nanoseconds of each transaction over so many shards: that of the queue and those of topics, or the
-    one that both are on."""
+    """The nanoseconds of each transaction over so many shards: one of the queue and the others of topics, or
+    one shared shard."""
     load, shards = case
     with hawser.connect(url) as bus:
         topics = [bus.topic(f"{TOPIC}-{number}", replication=3) for number in range(max(1, shards - 1))]
@@ -82,18 +82,18 @@ def _put_sync(queue: hawser.Queue[Any], load: Load) -> int:
 
 
 def _check(done: int, left: int, queue: hawser.QueueInfo, topics: Sequence[hawser.TopicInfo]) -> None:
-    """Refuse a figure for transactions of which not everything is there."""
+    """RuntimeError unless the topics and the queue show every transaction."""
     published = [partition.end - 1 for topic in topics for partition in topic.partitions]
     if queue.ready + queue.claimed != left or published != [done] * len(topics):
         raise RuntimeError(
-            f"{done} messages were published to each topic and {left} are left in the queue; the topics have "
-            f"{published}, and the queue says {queue}"
+            f"expected {done} messages in each topic and {left} in the queue; the topics have {published}, "
+            f"and the queue is {queue}"
         )
 
 
 def transact_in_flight(url: str, case: tuple[Load, bool], gate: Gate) -> None:
-    """Transactions on one shard committed a second: each publishes, and takes from a queue there if that is
-    said."""
+    """Transactions committed per second on one shard. Each publishes, and with `True` in `case` takes a
+    message of a queue."""
     asyncio.run(_transact_in_flight(url, *case, gate))
 
 
@@ -126,7 +126,7 @@ async def _transact_in_flight(url: str, load: Load, with_queue: bool, gate: Gate
 
 
 def publish_lists(url: str, load: Load, gate: Gate) -> None:
-    """The nanoseconds of each list that is published."""
+    """The nanoseconds of each published list."""
     with hawser.connect(url) as bus:
         topic = bus.topic(TOPIC, replication=3)
         values = [VALUE] * LIST
@@ -137,7 +137,7 @@ def publish_lists(url: str, load: Load, gate: Gate) -> None:
 
 
 def transact_lists(url: str, load: Load, gate: Gate) -> None:
-    """The nanoseconds of each transaction with a list in it."""
+    """The nanoseconds of each transaction that publishes a list."""
     with hawser.connect(url) as bus:
         topic = bus.topic(TOPIC, replication=3)
         values = [VALUE] * LIST
@@ -153,8 +153,8 @@ def transact_lists(url: str, load: Load, gate: Gate) -> None:
 
 
 def write_both_ways(url: str, length: int, gate: Gate) -> None:
-    """So many lists of this length into one topic, as many into another in transactions; short ones with a
-    message for a third."""
+    """Write LISTS lists of this length to one topic plainly and to another in transactions; the transactions
+    of short lists also write a message to a third topic."""
     with hawser.connect(url) as bus:
         plain, staged, beside = (bus.topic(name, replication=3) for name in topics_of(length))
         values = [VALUE] * length
@@ -169,7 +169,7 @@ def write_both_ways(url: str, length: int, gate: Gate) -> None:
 
 
 def topics_of(length: int) -> tuple[str, str, str]:
-    """Where lists of this length go: plainly, in transactions, and what these have beside them."""
+    """The topics of lists of this length: written plainly, in transactions, and beside those."""
     return f"{PLAIN}-{length}", f"{STAGED}-{length}", f"{BESIDE}-{length}"
 
 
@@ -183,7 +183,7 @@ def transactions(plan: Plan) -> Iterator[Row]:
 
 
 def _run(side: Side, url: str, case: Any) -> Any:
-    # On no core of its own: there are more processes than cores, and the kernel places them best.
+    # Not pinned: there are more processes than cores.
     return run_sides([(side, None)], url, case)[0]
 
 
@@ -240,7 +240,7 @@ def _lists(plan: Plan, url: str) -> Row:
 
 
 def _bytes(servers: HawserServers) -> Iterator[Row]:
-    """By what is in the log of a node that was killed after it."""
+    """The bytes in the log of a node, read after the node is killed."""
     for length in (LIST, SHORT_LIST):
         _run(write_both_ways, servers.url, length)
     name, node = next(iter(servers.nodes.items()))
@@ -255,18 +255,18 @@ def _bytes(servers: HawserServers) -> Iterator[Row]:
 
 
 class Log(NamedTuple):
-    """What a node has in its logs for each topic: how many bytes, and how many records."""
+    """The bytes and records in a node's logs, by topic."""
 
     nbytes: Counter[str]
     records: Counter[str]
 
     def bytes_of_a_record(self, *topics: str) -> float:
-        """With all that is there because of it."""
+        """The bytes of a record with everything that is written for it."""
         return sum(self.nbytes[topic] for topic in topics) / sum(self.records[topic] for topic in topics)
 
 
 def read_log(directory: Path) -> Log:
-    """Of a node that does not run."""
+    """Read the logs of a node that does not run."""
     command = [sys.executable, "-m", "hawser", "log", "scan", "--dir", str(directory), "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     log = Log(Counter(), Counter())

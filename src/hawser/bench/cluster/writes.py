@@ -1,7 +1,8 @@
-"""Three nodes and an operator on this machine, beside three etcd and three JetStream servers.
+"""Writes, reads and failover of a cluster: three nodes and an operator, compared with three etcd and three
+JetStream servers.
 
-Everybody acknowledges a write when a majority has synced it, on the same disk. Servers and clients are
-processes of their own, which share all cores; all clusters run while they take turns, the others idle.
+Each cluster acknowledges a write after a majority has synced it, on the same disk. Servers and clients are
+processes that share all cores. All clusters run at the same time and take turns; the others are idle.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ IN_FLIGHT = 64
 BATCH = 5_000
 SHARDS = 20
 IDLE_SHARDS = 200
-# What an etcd server takes in one transaction by default.
+# The default maximum of operations in an etcd transaction.
 TRANSACTION = 128
 TOPIC = "measured"
 
 
 def _check(topic: hawser.TopicInfo, count: int) -> None:
-    """Refuse a figure for records that are not there."""
+    """RuntimeError unless the partition has `count` records."""
     (partition,) = topic.partitions
     if partition.end - partition.start != count:
         raise RuntimeError(
-            f"{count} records were acknowledged and {partition.end - partition.start} are there"
+            f"{count} records were acknowledged, but the partition has {partition.end - partition.start}"
         )
 
 
@@ -56,7 +57,7 @@ def publish_one_at_a_time(url: str, load: Load, gate: Gate) -> None:
 
 
 def publish_in_flight(url: str, load: Load, gate: Gate) -> None:
-    """Records acknowledged a second: publishes, or lists of them if the load has batches."""
+    """Records acknowledged per second, one per call, or a list per call if the load has batches."""
     asyncio.run(_publish_in_flight(url, load, gate))
 
 
@@ -79,13 +80,13 @@ async def _publish_in_flight(url: str, load: Load, gate: Gate) -> None:
 
 
 def read_batches(url: str, case: tuple[int, int], gate: Gate) -> None:
-    """Bytes of values read a second, of so many batches of so many records."""
+    """Bytes of values read per second. `case` has the number of batches and the records of each."""
     batches, size = case
     with hawser.connect(url) as bus:
         topic = bus.topic(TOPIC, replication=3)
         for _ in range(batches):
             topic.publish_many([VALUE] * size)
-        # What is done once, such as importing Arrow, is done before.
+        # A first read does the one-time work, such as the import of Arrow.
         _read(topic, size)
         gate.start()
         started = now_ns()
@@ -95,7 +96,7 @@ def read_batches(url: str, case: tuple[int, int], gate: Gate) -> None:
 
 
 def _read(topic: hawser.Topic[Any], wanted: int) -> int:
-    """How many records were taken as Arrow, from the start of the topic on: `wanted` or somewhat more."""
+    """Read at least `wanted` records as Arrow from the start of the topic, and return their number."""
     count = 0
     with topic.subscribe(start="earliest") as subscription:
         while count < wanted:
@@ -103,14 +104,14 @@ def _read(topic: hawser.Topic[Any], wanted: int) -> int:
                 count += batch.num_rows
                 last = batch.column("value")[-1].as_py()
                 if last != VALUE or batch.column("offset")[-1].as_py() != count:
-                    raise RuntimeError(f"another record than number {count} was read in its place")
+                    raise RuntimeError(f"record {count} was expected, and another one was read")
     return count
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterContestant:
-    """A cluster that takes part: its servers, where they are found, and its clients' loops. `batched` names
-    the settings in which it is tried for the highest rate."""
+    """A cluster to measure: its servers and the loops of its clients. `batched` has the settings that are
+    tried for the highest rate."""
 
     name: str
     servers: Callable[[], AbstractContextManager[str]]
@@ -148,7 +149,7 @@ ETCD = ClusterContestant(
         )
         for number in (16, 64)
     },
-    lambda: None if etcd.installed() else "there is no etcd or no grpcio",
+    lambda: None if etcd.installed() else "etcd or grpcio is not installed",
     lambda: f"{first_words(etcd.program())} through grpcio",
 )
 JETSTREAM = ClusterContestant(
@@ -163,14 +164,14 @@ JETSTREAM = ClusterContestant(
 
 
 def cluster(plan: Plan) -> Iterator[Row]:
-    """The figures of a cluster, writing first."""
+    """The figures of writes, reads, failover and idle shards."""
     yield from _writing(plan)
     yield _reading(plan)
     yield _leader_killed(plan)
     yield from _idle_shards(plan)
 
 
-# Beside the peers.
+# Compared with the peers.
 
 
 def _writing(plan: Plan) -> Iterator[Row]:
@@ -282,7 +283,7 @@ def _writable_again() -> float:
 
 
 def _key_of_each_partition(topic: hawser.Topic[Any]) -> list[bytes]:
-    """A key for each partition, and a record in it."""
+    """Publish to each partition, and return a key for each."""
     keys: dict[int, bytes] = {}
     number = 0
     while len(keys) < SHARDS:
@@ -298,7 +299,7 @@ def _leads_most(info: hawser.TopicInfo) -> str:
 
 
 def _idle_shards(plan: Plan) -> Iterator[Row]:
-    """Of the node that takes most: what it does, and what it holds, for shards that nobody uses."""
+    """The CPU and memory that unused shards cost on the busiest node."""
     plan.tell(f"{IDLE_SHARDS} idle shards")
     with hawser_servers() as servers, hawser.connect(servers.url) as bus:
         nodes = list(servers.nodes.values())
@@ -316,7 +317,7 @@ def _idle_shards(plan: Plan) -> Iterator[Row]:
 
 
 def _shares_of_a_core(processes: list[Process], seconds: float) -> list[float]:
-    """In percent, of each process, over so many seconds."""
+    """The CPU use of each process in percent of a core, over `seconds`."""
     started, before = now_ns(), [process.cpu_seconds() for process in processes]
     time.sleep(seconds)
     spent = (now_ns() - started) / 1e9

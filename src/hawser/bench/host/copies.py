@@ -1,4 +1,5 @@
-"""4 MiB copied in and copied out, beside plain copies into and out of shared memory in the same run."""
+"""4 MiB copied in and copied out, compared with plain copies into and out of shared memory in the same
+run."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ NAMES = ("publish", "plain copy in", "bytes(sample)", "plain copy out")
 
 
 class _PlainMemory:
-    """As many slots of ordinary shared memory as the topic has in use."""
+    """Plain shared memory with as many slots as the topic uses."""
 
     def __init__(self, path: Path) -> None:
         with path.open("w+b") as file:
@@ -34,8 +35,9 @@ class _PlainMemory:
 
 
 def copy_both_ways(shared: str, turns: int, gate: Gate) -> None:
-    """The medians of `turns` copies of each kind, now one first, now the other; the first laps are not
-    counted, since they touch the memory for the first time."""
+    """The medians of `turns` copies of each kind in alternating order. The first laps touch the memory for
+    the first time and are not counted."""
+
     data = b"m" * SIZE
     plain = _PlainMemory(Path(shared, "plain"))
     times: dict[str, list[int]] = {name: [] for name in NAMES}

@@ -1,5 +1,8 @@
-"""Queues on one host: each message to one consumer, one call each, in batches, between crowds, and after a
-kill."""
+"""Queues on one host: single messages, batches, many producers and consumers, and redelivery after a kill.
+
+Every safety of Hawser is on: a message counts when it is accepted, and would be delivered to another consumer
+if its consumer were killed before.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,15 @@ from hawser.bench.processes import ANSWER_SECONDS, CONTEXT, Gate, Side, now_ns, 
 from hawser.bench.report import Row, at_least, at_most, ratio
 
 EACH = 4
-# Who needs a system call or two for each message is measured on fewer of them.
+# Divisors of the message count for peers that need system calls for each message.
 FEWER = {"Redis": 32, "Queue": 8, "faster-fifo": 8}
 FEWER_IN_CROWD = {"Redis": 96, "Queue": 24, "faster-fifo": 24}
 
 QUEUED = 16_384
-# Among more processes than cores somebody is always put aside while it holds a message, and what comes behind
-# that one needs room.
+# With more processes than cores, some consumer is always preempted while it holds a message, and the messages
+# after it need room.
 QUEUED_IN_CROWD = 32_768
-# How many a consumer that iterates claims ahead, and how many it may have in all.
+# Messages that an iterating consumer claims ahead, and the maximum that it may hold.
 AHEAD, HELD = 64, 512
 QUIET_SECONDS = 0.5
 UNCOUNTED = b"uncounted"
@@ -45,20 +48,20 @@ def _queue(bus: hawser.Bus, size: int, capacity: int = QUEUED) -> hawser.Queue[A
 
 
 def _joined_by_getting(queue: hawser.Queue[Any]) -> hawser.Queue[Any]:
-    """A consumer joins with its first get."""
+    """Join as a consumer, with a first get."""
     if queue.get(0) is not None:
-        raise RuntimeError("somebody puts before the start")
+        raise RuntimeError("a message was put before the start")
     return queue
 
 
 def _joined_by_putting(queue: hawser.Queue[Any]) -> hawser.Queue[Any]:
-    """A producer joins with its first put; what it puts is not counted."""
+    """Join as a producer, with a first put that is not counted."""
     queue.put(UNCOUNTED)
     return queue
 
 
 def get(shared: str, stream: Stream, gate: Gate) -> None:
-    """Each message is copied out, and accepted when the next one is asked for."""
+    """Copy each message, and accept it with the request for the next one."""
     with hawser.connect(shared) as bus, _queue(bus, stream.size) as queue, queue.consume(AHEAD) as consumer:
         last, values = b"", consumer.values()
         gate.start()
@@ -82,7 +85,7 @@ def put(shared: str, stream: Stream, gate: Gate) -> None:
 
 
 def get_batches(shared: str, stream: Stream, gate: Gate) -> None:
-    """Copies of many messages at a time, accepted together."""
+    """Copy messages in batches, and accept each batch."""
     with hawser.connect(shared) as bus, _queue(bus, stream.size) as queue:
         get_values, batch, remaining, last = queue.get_values, stream.batch, 1 + stream.count, b""
         gate.start()
@@ -97,7 +100,7 @@ def get_batches(shared: str, stream: Stream, gate: Gate) -> None:
 
 
 def get_batches_in_place(shared: str, stream: Stream, gate: Gate) -> None:
-    """Messages that can be settled one by one, accepted together."""
+    """Get message objects in batches, and accept each batch."""
     with hawser.connect(shared) as bus, _queue(bus, stream.size) as queue:
         get_many, batch, remaining, last = queue.get_many, stream.batch, 1 + stream.count, b""
         gate.start()
@@ -124,8 +127,9 @@ def put_batches(shared: str, stream: Stream, gate: Gate) -> None:
 
 
 def get_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
-    """Until a last message. What was claimed ahead then goes back, maybe when the others are done already: so
-    what is there up to the next last message, which is somebody else's, is got, too."""
+    """Get until a last message. Messages that were claimed ahead are then released, perhaps after the other
+    consumers have ended, so this consumer also gets messages up to the next last message, which it
+    releases."""
     with (
         hawser.connect(shared) as bus,
         _queue(bus, crowd.size, QUEUED_IN_CROWD) as queue,
@@ -161,7 +165,7 @@ def put_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
 
 
 def get_batches_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
-    """Until nothing comes any more. The time in which nothing came does not count."""
+    """Get until no message arrives for a time, which is not counted."""
     with hawser.connect(shared) as bus, _queue(bus, crowd.size, QUEUED_IN_CROWD) as queue:
         get_values, count, finished = _joined_by_getting(queue).get_values, 0, 0
         gate.start()
@@ -212,7 +216,7 @@ def queue(plan: Plan) -> Iterator[Row]:
 
 
 def _redis(socket: str) -> Contestant:
-    """Each measurement has a list of its own."""
+    """The contestant with a list of its own for each measurement."""
     return Contestant("Redis", "redis", partial(_list_at, socket), redis.get, redis.put)
 
 
@@ -259,7 +263,7 @@ def _streams(plan: Plan, peers: list[Contestant], together: list[Contestant], no
     )
 
 
-# Many of both.
+# Many producers and consumers.
 
 
 def _crowds(plan: Plan, peers: list[Contestant]) -> Iterator[Row]:
@@ -291,7 +295,7 @@ def _crowds(plan: Plan, peers: list[Contestant]) -> Iterator[Row]:
 
 
 def _crowd_rate(plan: Plan, contestant: Contestant, crowd: Crowd) -> float:
-    """On any core: there are more processes than cores."""
+    """The rate of a crowd, not pinned, because there are more processes than cores."""
     with plan.place() as directory:
         consumers, producers = [(contestant.receive, None)] * EACH, [(contestant.send, None)] * EACH
         results = run_sides([*consumers, *producers], contestant.share(directory), crowd)
@@ -302,7 +306,7 @@ def _crowd_rate(plan: Plan, contestant: Contestant, crowd: Crowd) -> float:
 
 
 def _killed(plan: Plan) -> Row:
-    """Until a message whose consumer was killed is had by one that waits, while an agent runs."""
+    """The time from the kill of a consumer until a waiting consumer has its message, with an agent."""
     plan.tell("a consumer is killed")
     with plan.place() as directory, _agent(directory) as domain:
         times = [_given_again(domain) for _ in range(3 * plan.repeats)]
@@ -314,7 +318,7 @@ def _killed(plan: Plan) -> Row:
 
 @contextmanager
 def _agent(directory: Path) -> Iterator[str]:
-    """A domain with a queue that an agent looks after."""
+    """A domain with a queue and an agent."""
     domain, log = domain_in(directory / "domain"), directory / "agent.log"
     with hawser.connect(domain) as bus, _watched(bus):
         process = Process([sys.executable, "-m", "hawser", "agent", "--url", domain], log)
@@ -330,7 +334,7 @@ def _watched(bus: hawser.Bus) -> hawser.Queue[Any]:
 
 
 def hold_until_killed(domain: str, connection: Connection) -> None:
-    """Get a message, say so, and wait for the end."""
+    """Get a message, report it, and wait to be killed."""
     with hawser.connect(domain) as bus, _watched(bus) as queue:
         message = queue.get()
         connection.send(message is not None)
@@ -338,7 +342,7 @@ def hold_until_killed(domain: str, connection: Connection) -> None:
 
 
 def wait_for_it(domain: str, connection: Connection) -> None:
-    """Wait for a message; say when it came."""
+    """Wait for a message, and report the time of its arrival."""
     with hawser.connect(domain) as bus, _watched(bus) as queue:
         connection.send(queue.get(0) is None)
         message = queue.get(ANSWER_SECONDS)
@@ -348,7 +352,7 @@ def wait_for_it(domain: str, connection: Connection) -> None:
 
 
 def _given_again(domain: str) -> int:
-    """Nanoseconds from the kill to the other's get."""
+    """Nanoseconds from the kill to the get of the other consumer."""
     with hawser.connect(domain) as bus, _watched(bus) as queue:
         queue.put(b"once")
         holder, waiter = CONTEXT.Pipe(), CONTEXT.Pipe()
@@ -362,10 +366,10 @@ def _given_again(domain: str) -> int:
         started = now_ns()
         os.kill(held.pid, signal.SIGKILL)
         if not waiter[0].poll(ANSWER_SECONDS):
-            raise RuntimeError("the message of a killed consumer was not given again")
+            raise RuntimeError("the message of a killed consumer was not delivered again")
         at, again = waiter[0].recv()
         held.join()
         waits.join()
     if not again:
-        raise RuntimeError("the message of a killed consumer was not given again")
+        raise RuntimeError("the message of a killed consumer was not delivered again")
     return int(at - started)

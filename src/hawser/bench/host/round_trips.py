@@ -1,4 +1,4 @@
-"""There and back between two processes: both spinning, and both asleep in between."""
+"""Round trips between two processes, spinning and blocking."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def ask(shared: str, trip: RoundTrip, gate: Gate) -> None:
 def trip_time(
     plan: Plan, share: Callable[[Path], object], sides: tuple[Side, Side], trip: RoundTrip
 ) -> float:
-    """The median block's nanoseconds for one round trip."""
+    """The nanoseconds of one round trip in the median block."""
     near, far = two_cores()
     echo, ask = sides
     with plan.place() as directory:
@@ -83,7 +83,7 @@ def trip_time(
 
 
 def spinning(plan: Plan) -> Iterator[Row]:
-    """Neither side ever sleeps."""
+    """Round trips with polling on both sides."""
     trip = RoundTrip(MEASURED_SIZE, 500, plan.scaled(80), spin=True)
     measures: dict[str, Callable[[], float]] = {
         "hawser": partial(trip_time, plan, domain_in, (echo, ask), trip)
@@ -98,7 +98,7 @@ def spinning(plan: Plan) -> Iterator[Row]:
 
 
 def blocking(plan: Plan) -> Iterator[Row]:
-    """Both sides sleep until they are woken; the floor is a bare futex."""
+    """Round trips with sleep and wake-up on both sides, compared with a bare futex."""
     trip = RoundTrip(MEASURED_SIZE, 250, plan.scaled(40), spin=False)
     measures: dict[str, Callable[[], float]] = {
         "hawser": partial(trip_time, plan, domain_in, (echo, ask), trip),

@@ -1,4 +1,4 @@
-"""What more subscribers cost: publishing to eight instead of one, taking as one of eight, 256 joined."""
+"""The cost of more subscribers: a publish to eight instead of one, a take as one of eight, 256 joined."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _topic(bus: hawser.Bus) -> hawser.Topic[Any]:
 
 
 def follow(shared: str, count: int, gate: Gate) -> None:
-    """Take whatever is there until the last sample."""
+    """Take samples until the last one."""
     with hawser.connect(shared) as bus, _topic(bus).subscribe() as subscription:
         gate.start()
         offset = 0
@@ -47,7 +47,7 @@ def publish(shared: str, count: int, gate: Gate) -> None:
 
 
 def take_in_turn(shared: str, case: tuple[int, int], gate: Gate) -> None:
-    """The nanoseconds of one take, each of the subscribers taking every sample."""
+    """The nanoseconds of one take, when each subscriber takes every sample."""
     subscribers, count = case
     with ExitStack() as stack:
         bus = stack.enter_context(hawser.connect(shared))
@@ -103,7 +103,7 @@ def many_subscribers(plan: Plan) -> Iterator[Row]:
 
 
 def _join_all(plan: Plan) -> int:
-    """How many subscribers of one topic took one and the same sample."""
+    """The number of subscribers of one topic that took the same sample."""
     with plan.place() as directory, ExitStack() as stack:
         bus = stack.enter_context(hawser.connect(domain_in(directory)))
         topic = _topic(bus)

@@ -1,4 +1,7 @@
-"""Messages one way between two processes: one call each, in batches, and lent in place."""
+"""Messages in one direction between two processes: single, in batches, and as loans.
+
+Hawser has a reliable subscriber, so that no message is lost.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def domain_in(directory: Path) -> str:
 
 
 def stream_topic(bus: hawser.Bus, stream: Stream) -> hawser.Topic[Any]:
-    """The topic a stream goes through."""
+    """The topic of a stream."""
     return bus.topic(
         f"stream-{stream.size}-{stream.batch}",
         slot_size=stream.size,
@@ -76,7 +79,7 @@ def receive_batches(shared: str, stream: Stream, gate: Gate) -> None:
 
 
 def receive_batches_in_place(shared: str, stream: Stream, gate: Gate) -> None:
-    """Look at the samples where they lie."""
+    """Take samples in batches without copies."""
     with hawser.connect(shared) as bus, stream_topic(bus, stream).subscribe(reliable=True) as subscription:
         take_many, batch, remaining = subscription.take_many, stream.batch, stream.count
         last: hawser.Sample | None = None
@@ -102,7 +105,7 @@ def send_batches(shared: str, stream: Stream, gate: Gate) -> None:
 
 
 def receive_loans(shared: str, stream: Stream, gate: Gate) -> None:
-    """Look at each sample where it lies."""
+    """Take each sample without a copy."""
     with hawser.connect(shared) as bus, stream_topic(bus, stream).subscribe(reliable=True) as subscription:
         take, sample = subscription.take, None
         gate.start()
@@ -114,7 +117,7 @@ def receive_loans(shared: str, stream: Stream, gate: Gate) -> None:
 
 
 def send_loans(shared: str, stream: Stream, gate: Gate) -> None:
-    """Publish each sample as it was lent."""
+    """Publish each loan without a copy."""
     with hawser.connect(shared) as bus, stream_topic(bus, stream).publisher() as publisher:
         loan, size = publisher.loan, stream.size
         gate.start()
@@ -164,7 +167,7 @@ PACKED = (
 
 
 def rate(plan: Plan, contestant: Contestant, stream: Stream) -> float:
-    """Messages a second from the first send to the last receipt."""
+    """Messages per second from the first send to the last receipt."""
     near, far = two_cores()
     with plan.place() as directory:
         shared = contestant.share(directory)
@@ -181,7 +184,7 @@ def _measures(plan: Plan, entries: list[tuple[Contestant, Stream]]) -> dict[str,
 
 
 def small_messages(plan: Plan) -> Iterator[Row]:
-    """64 bytes copied in and copied out."""
+    """64-byte messages, copied in and copied out."""
     single = Stream(MEASURED_SIZE, plan.scaled(400_000))
     batches = Stream(MEASURED_SIZE, plan.scaled(8192) * BATCH, BATCH)
     peers = [one for one in (ICEORYX2, PYZMQ, ZENOH, QUEUE, PIPE) if plan.invited(one.name)]
@@ -226,7 +229,7 @@ def small_messages(plan: Plan) -> Iterator[Row]:
 
 
 def lent_messages(plan: Plan) -> Iterator[Row]:
-    """A loan published and its sample taken, nothing copied, whatever the size."""
+    """Loans of several sizes, published and taken without a copy."""
     entries: dict[str, Callable[[], float]] = {}
     for label, size in LOAN_SIZES.items():
         stream = Stream(size, plan.scaled(200_000), warm=64, queued=16)

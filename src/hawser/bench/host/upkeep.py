@@ -1,4 +1,4 @@
-"""What is not on a message's path: memory, recovery, start-up."""
+"""Costs outside the message path: memory, recovery, start-up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MESSAGE = 64
 
 
 def memory(plan: Plan) -> Iterator[Row]:
-    """Resident memory of a topic configured for far more than it is used for."""
+    """Resident memory of a topic that is configured for much more than it uses."""
     with plan.place() as directory, hawser.connect(domain_in(directory)) as bus:
         topic = bus.topic("memory", slot_size=1 << 20, history=256, depth=256)
         empty = topic.info().resident_bytes
@@ -40,7 +40,7 @@ def memory(plan: Plan) -> Iterator[Row]:
 
 
 def _crowded_topic(bus: hawser.Bus) -> hawser.Topic[Any]:
-    """A topic of exactly 1,024 slots with room for 64 participants."""
+    """A topic with 1,024 slots and room for 64 participants."""
     subscribers, held, publishers, loans = PARTICIPANTS, 4, 8, 2
     ring = SLOTS - (subscribers + 1) * held - publishers * (loans + 1)
     return bus.topic(
@@ -56,7 +56,7 @@ def _crowded_topic(bus: hawser.Bus) -> hawser.Topic[Any]:
 
 
 def hold_until_killed(shared: str, connection: Connection) -> None:
-    """Take as many samples as are allowed, say so, and wait for the end."""
+    """Take the maximum number of samples, report it, and wait to be killed."""
     with hawser.connect(shared) as bus, _crowded_topic(bus).subscribe(history=4) as subscription:
         samples = subscription.take_many(4)
         connection.send(len(samples))
@@ -76,12 +76,12 @@ def _recovery_time(bus: hawser.Bus, shared: str) -> float:
     recovered = bus.recover()
     spent = now_ns() - started
     if held != 4 or len(recovered) != 1:
-        raise RuntimeError(f"one holder of 4 samples was killed; {len(recovered)} recovered, {held} held")
+        raise RuntimeError(f"1 holder of 4 samples was killed, but {len(recovered)} recovered, {held} held")
     return spent
 
 
 def recovery(plan: Plan) -> Iterator[Row]:
-    """One dead among 64 participants, 1,024 slots."""
+    """Recovery of one dead participant among 64, with 1,024 slots."""
     with plan.place() as directory, ExitStack() as stack:
         shared = domain_in(directory)
         bus = stack.enter_context(hawser.connect(shared))
@@ -119,13 +119,13 @@ def _help_time(environment: dict[str, str]) -> float:
 
 
 def _compiled(directory: Path) -> dict[str, str]:
-    """An environment with bytecode in that directory: an installed package has it, whatever is set here."""
+    """An environment with a bytecode cache in that directory, as an installed package has."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"PYTHONPYCACHEPREFIX": str(directory)}
 
 
 def start(plan: Plan) -> Iterator[Row]:
-    """The best of many starts: what is left when the machine does nothing else. The first one compiles."""
+    """The fastest of many starts, after a first one that compiles."""
     plan.tell("start-up")
     with plan.place() as directory:
         environment = _compiled(directory)
