@@ -120,7 +120,7 @@ def test_a_recorder_records_again_what_its_region_has(
     recorded = [int(row.record.value) for row in rows if row.gap is None]
     assert recorded[:4] == [1, 2, 3, 4] and recorded[4:] == list(range(22 - len(recorded[4:]), 22))
     assert set(range(15, 21)) <= set(recorded)
-    assert "ends behind sample 4, and samples up to 20 were recorded before" in caplog.text
+    assert "ends after sample 4, but samples up to 20 were recorded before" in caplog.text
 
 
 def test_a_recorded_queue_says_what_is_gone(
@@ -140,4 +140,4 @@ def test_a_recorded_queue_says_what_is_gone(
         assert recorder.status().lost == 4
     recorded = cluster.connect("consumer").queue("q")
     assert recorded.get_values(5, SECONDS) == [b"1", b"2", b"3", b"4", b"9"]
-    assert "messages 5 to 8 were recorded before and are in no queue any more" in caplog.text
+    assert "messages 5 to 8 were recorded before and are no longer in any queue" in caplog.text

@@ -48,7 +48,7 @@ def test_figures_are_readable(value: float, unit: str, words: str) -> None:
 def test_a_stream_that_ends_with_another_message_is_refused() -> None:
     stream = Stream(size=4, count=10)
     stream.check(stream.last_message())
-    with pytest.raises(RuntimeError, match="after 10 messages"):
+    with pytest.raises(RuntimeError, match="message 10 is not the last"):
         stream.check(stream.message())
 
 

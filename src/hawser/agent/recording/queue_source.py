@@ -83,8 +83,9 @@ class QueueSource(Source):
             message.reject()
             if self._queue.holds_dead_letters:
                 raise UsageError(
-                    f"message {offset} of queue {self._queue.name!r} has {nbytes} bytes, too large for a batch, "
-                    "and a dead letter cannot be rejected; get and accept it with `hawser queue get --dead`"
+                    f"message {offset} of queue {self._queue.name!r} has {nbytes} bytes, too large for a "
+                    "batch. A dead letter cannot be rejected; get and accept it with "
+                    "`hawser queue get --dead`"
                 )
             return None
         self._claims = message
