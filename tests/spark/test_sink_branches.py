@@ -107,9 +107,7 @@ def test_a_driver_that_comes_back_changes_nothing(application: Application) -> N
 
 def test_what_is_not_prepared_is_not_committed(application: Application) -> None:
     one = application.attempt(0, b"one")
-    with pytest.raises(
-        hawser.TransactionAborted, match="branch 1 of those that the batch names is not prepared"
-    ):
+    with pytest.raises(hawser.TransactionAborted, match="branch 1 of the batch is not prepared"):
         application.decide(0, one, b"nobody")
     assert application.values == []
     application.decide(0, one)

@@ -1,4 +1,4 @@
-"""The replicated log, pure: what nodes and operators decide, how a log lies on disk, what is applied from it.
+"""The replicated log: the protocol of nodes and operators, the journal on disk, the state machine.
 
-Nothing here knows a clock, a socket, a file or chance: `hawser.cluster` and `hawser.testing` bring them.
+Pure: no clock, socket, file or randomness. `hawser.cluster` and `hawser.testing` supply them.
 """

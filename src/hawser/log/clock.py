@@ -1,14 +1,16 @@
-"""The time that has passed since a log's time was last moved, as one member knows it.
+"""A member's clock for the time of a log: how much time has passed since an entry last moved it.
 
-A member that was present when an entry moved the time counts from then on with its own monotonic clock, so
-steps of its own or of all members' wall clocks do not matter. A member that has read the entry from its disk
-after a start, or from others after it was away, was not present. It counts from the moment when it read the
-entry, or by the time of day if that gives a longer time; a majority of the members must confirm the time of
-day.
+| the member | counts from | with |
+|---|---|---|
+| was present when the entry moved the time | that moment | its monotonic clock |
+| read the entry later, from its disk or from others | the moment it read the entry | its monotonic clock, or
+the confirmed time of day if that gives more |
 
-Both ways only make records look younger, unless a majority has a wrong time of day and no member was present.
+In the first case steps of wall clocks do not matter. In the second, a majority of the members must confirm
+the time of day. Both only make records look younger, unless a majority has a wrong time of day and no member
+was present.
 
-Pure. Numbers are nanoseconds: `boot_ns` of a clock that goes on while the machine sleeps and is never set.
+Pure. Numbers are nanoseconds: `boot_ns` of a clock that runs while the machine sleeps and is never set.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,11 +25,11 @@ _BOUND_NS: Final = CLOCK_BOUND_SECONDS * 10**9
 
 
 class LogClock:
-    """The clock of one member of one shard. `saw` is called after entries were applied, before any other
+    """The clock of one member of one shard. Call `saw` after entries were applied, before any other
     method."""
 
     def __init__(self, time: LogTime, boot_ns: int) -> None:
-        """Set up a member that has just started with this time in its log."""
+        """For a member that has just started with this time in its log."""
         self._known = (time.now_ns, time.wall_ns)
         self._since_ns = boot_ns
         self._was_there = False

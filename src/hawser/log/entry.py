@@ -1,6 +1,6 @@
-"""An entry of a log, and its frame: the bytes that go from the leader to every disk unchanged.
+"""An entry of a log, and its frame: the bytes that go unchanged from the leader to every disk.
 
-    0   crc32c of everything behind it    u32
+    0   crc32c of everything after it     u32
     4   length of the body                u32
     8   epoch                             u64
     16  index                             u64
@@ -10,8 +10,8 @@
     28  zero                              u32
     32  body: the transaction's id, then the payload
 
-Integers are little-endian. An index is the place in the log of a shard, from 1; what users call an offset
-counts the records of a topic and is given out when an entry is applied.
+Integers are little-endian. An index counts the entries of a shard's log, from 1. An offset, which users see,
+counts the records of a topic and is assigned when an entry is applied.
 """
 
 import struct
@@ -31,7 +31,7 @@ _FIELDS: Final = struct.Struct("<IQQBBHI")  # behind the checksum
 MAX_TRANSACTION_BYTES: Final = (1 << 16) - 1
 
 
-# What a message may say; whoever sends more is not sound.
+# The range of numbers in messages; a message with a larger number is invalid.
 Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
@@ -45,7 +45,7 @@ class EntryId(NamedTuple):
         return f"{self.epoch}:{self.index}"
 
 
-# What an empty log has as its head.
+# The head of an empty log.
 NO_ENTRY: Final = EntryId(0, 0)
 
 
@@ -80,11 +80,11 @@ class Kind(IntEnum):
 
 
 class BadFrame(ValueError):
-    """These bytes are not the frame of an entry; the reason says why."""
+    """These bytes are not the frame of an entry."""
 
 
 class Entry:
-    """One entry, immutable. `frame` is all there is of it; the rest is read from there."""
+    """One immutable entry. `frame` is all of it; the other fields are read from the frame."""
 
     __slots__ = ("epoch", "frame", "index", "kind", "transaction_size", "version")
 
@@ -109,7 +109,7 @@ class Entry:
         version: int = 1,
         transaction: bytes = b"",
     ) -> Self:
-        """A new entry; epoch and index are from 1."""
+        """A new entry; epoch and index begin at 1."""
         assert epoch > 0 and index > 0
         size = len(transaction)
         if size > MAX_TRANSACTION_BYTES or size + len(payload) > MAX_BODY_BYTES:
@@ -120,7 +120,7 @@ class Entry:
 
     @classmethod
     def read(cls, data: "bytes | bytearray | memoryview", start: int = 0) -> Self:
-        """The entry whose frame begins at `start`, checked; BadFrame if there is none."""
+        """The entry whose frame begins at `start`, checked; BadFrame if it is not one."""
         if len(data) - start < HEADER_BYTES:
             raise BadFrame("cut off within the header")
         length, epoch, index, kind, version, size, zero = _FIELDS.unpack_from(data, start + 4)

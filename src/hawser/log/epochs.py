@@ -1,4 +1,4 @@
-"""Which epoch wrote which part of a log: the only thing about entries that outlives their trimming."""
+"""The epochs of a log's entries: the only information about entries that is kept after they are removed."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -12,8 +12,8 @@ __all__ = ["Epochs"]
 class Epochs:
     """The epochs of a log's entries from index 1 to its head, as (epoch, first index) in order.
 
-    Epochs and indices only grow, so a handful of pairs describe millions of entries, and two logs that
-    agree on an entry's epoch agree on everything before it.
+    Epochs and indices only grow, so a few pairs describe millions of entries. Two logs that agree on the
+    epoch of an entry agree on all entries before it.
     """
 
     __slots__ = ("_epochs", "_firsts", "head")
@@ -30,14 +30,14 @@ class Epochs:
         self.head = EntryId(self._epochs[-1], last) if last else NO_ENTRY
 
     def pairs(self) -> list[tuple[int, int]]:
-        """(epoch, first index) of each epoch that wrote something."""
+        """(epoch, first index) of each epoch with entries."""
         return list(zip(self._epochs, self._firsts, strict=True))
 
     def copy(self) -> Self:
         return type(self)(self.pairs(), self.head.index)
 
     def extend(self, entries: Iterable[Entry]) -> None:
-        """These follow the head, one behind the other; the last one is the new head."""
+        """Add consecutive entries behind the head; the last is the new head."""
         epoch, index = self.head
         for entry in entries:
             assert entry.index == index + 1 and entry.epoch >= epoch
@@ -49,7 +49,7 @@ class Epochs:
         self.head = EntryId(epoch, index)
 
     def extend_through(self, epoch: int, index: int) -> None:
-        """Entries of `epoch` now follow the head through `index`, which is the new one."""
+        """Add entries of `epoch` behind the head through `index`, the new head."""
         assert index > self.head.index and epoch >= self.head.epoch
         if epoch > self.head.epoch:
             self._epochs.append(epoch)
@@ -57,7 +57,7 @@ class Epochs:
         self.head = EntryId(epoch, index)
 
     def cut(self, index: int) -> None:
-        """`index` is the head; what came after it is forgotten."""
+        """Make `index` the head and remove later entries."""
         assert 0 <= index <= self.head.index
         while self._firsts and self._firsts[-1] > index:
             self._firsts.pop()

@@ -1,8 +1,8 @@
-"""How a snapshot goes from the leader to whoever needs one: asked for piece by piece, one at a time.
+"""Transfer of a snapshot from the leader to a follower, which requests one piece at a time.
 
-The leader keeps nothing about those who pull but how long ago somebody last did: for so long it makes no new
-checkpoint and removes nothing, so that a slow pull comes to its end. What is gone nevertheless is said to be
-gone, and the pull begins again.
+The leader keeps only the time of the last request. For `patience` ticks after it the leader makes no new
+checkpoint and removes nothing, so that a slow transfer can finish. If a piece is gone nevertheless, the
+leader says so, and the transfer starts over.
 """
 
 from hawser.log.journal.errors import BadSnapshot, Gone
@@ -27,7 +27,7 @@ class Serving:
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody has pulled lately."""
+        """Whether a piece was requested lately."""
         return self._snapshot is not None
 
     def tick(self) -> None:
@@ -36,7 +36,7 @@ class Serving:
             self._snapshot = None
 
     def piece(self, request: m.ReadSnapshotRequest) -> m.ReadSnapshotResponse:
-        """What was asked for, or that it is gone."""
+        """The requested piece, or that it is gone."""
         if request.snapshot == 0:
             self._snapshot = self._journal.snapshot()
         snapshot = self._snapshot
@@ -56,8 +56,8 @@ class Serving:
 class Pulling:
     """The receiver's side: one snapshot of one leader, from its first piece to its installation.
 
-    Pieces of an earlier snapshot of the same leader may come again; one that does not end above `above` is
-    such a one, and would take away what was acknowledged since."""
+    Pieces of an earlier snapshot of the same leader may still arrive. A snapshot that does not end above
+    `above` is an earlier one; it would remove entries acknowledged since."""
 
     def __init__(self, journal: Journal, leader: Member, promise: Promise, above: int) -> None:
         self.leader = leader
@@ -75,14 +75,14 @@ class Pulling:
         self._position = 0
 
     def request(self) -> Send:
-        """What to ask for next, or once more."""
+        """The next request, or the last one again."""
         asked = m.ReadSnapshotRequest(self.promise.epoch, self._snapshot, self._part, self._position)
         return Send(self.leader, asked)
 
     def take(self, response: m.ReadSnapshotResponse) -> bool:
-        """Whether to go on with the next one at once. One that came before, or again, changes nothing; after
-        one that is of no use the pull begins again at the next tick, or two could answer each other for ever.
-        """
+        """Take a piece; gives whether to request the next one at once. An earlier or repeated piece changes
+        nothing. After an unusable one the transfer restarts at the next tick, or the two sides could answer
+        each other for ever."""
         if (response.part, response.position) != (self._part, self._position):
             return False
         if response.snapshot == 0:
@@ -112,7 +112,7 @@ class Pulling:
         return True
 
     def finish(self) -> None:
-        """Put it in place of the log; durable when it returns."""
+        """Replace the log by the snapshot, durably."""
         self._installation.finish(self.promise)
 
     def drop(self) -> None:

@@ -210,7 +210,7 @@ def test_a_branch_of_an_application_is_rolled_back_where_home_has_no_room() -> N
     assert (abort.shard, abort.kind) == ("p", Kind.BRANCH_ABORT)
     client.deliver(abort)
     assert client.transaction.outcome is Outcome.ROLLED_BACK and client.branches("p") == [0]
-    assert "as much transactional work" in str(client.transaction.error())
+    assert "takes no more transactional work" in str(client.transaction.error())
 
 
 def test_answers_come_late_and_again() -> None:

@@ -150,7 +150,7 @@ def test_too_much_that_is_not_delivered_is_refused_and_rolled_back(
     assert site.end(other, Kind.BRANCH_COMMIT, BranchCommit(((0, 1),), (), {"r": batch(1)})) == COMMITTED
     client.deliver_all(client.transaction.commit(unsent))
     assert client.transaction.outcome is Outcome.ROLLED_BACK
-    assert "as much transactional work" in str(client.transaction.error())
+    assert "takes no more transactional work" in str(client.transaction.error())
     assert client.spread() == ["r", "q", "q", "r"] and ends(client, "p", "q", "r") == [4, 2, 2]
 
 

@@ -200,7 +200,7 @@ def test_a_shard_with_too_many_lanes_decides_for_no_other_and_can_still_roll_bac
         (vote,) = each.commit_asking([each.publish("p")])
         each.deliver_all(each.deliver(vote))
     assert client.transaction.outcome is Outcome.ROLLED_BACK
-    assert "as much transactional work" in str(client.transaction.error())
+    assert "takes no more transactional work" in str(client.transaction.error())
     assert client.spread() == ["q"] and client.branches("p", "q") == [0, 0]
     # Where not even that can be kept nobody is told how it ends.
     assert unlucky.transaction.progress is Progress.OVER and unlucky.transaction.outcome is None
@@ -218,7 +218,7 @@ def test_a_shard_that_tells_too_many_others_rolls_back_for_sure() -> None:
     client.deliver(abort)
     assert client.transaction.outcome is Outcome.ROLLED_BACK
     assert isinstance(client.transaction.error(), TransactionAborted)
-    assert "as much transactional work" in str(client.transaction.error())
+    assert "takes no more transactional work" in str(client.transaction.error())
     assert client.spread() == ["q"] and client.branches("p", "q") == [0, 0]
 
 

@@ -1,1 +1,1 @@
-"""What the leader of a queue does: it lends messages to consumers. None of it outlives the leader."""
+"""Delivery of a queue's messages by its leader. This state is soft: it ends with the leader's term."""

@@ -1,25 +1,27 @@
-"""Who holds which message: the soft state of the one who leads a queue.
+"""Claims: which session holds which message. The soft state of a queue's leader.
 
-A claim is one message, lent to one session, with a token that no other claim ever has: the epoch in which
-this leader began, and a number. It ends by an entry: accepted, returned or moved. Until that entry is applied
-the claim stays, so nobody else is given the message; if the entry does not come through, or does not take
-effect, it is as if it had not been asked for. When a session is not heard of for too long, or a claim lasts
-longer than a lease, if there is one, the claim is over: the message is to be returned, and belongs to nobody
-until it is. A claim that its holder has asked to end is not taken from it before it is known whether that was
-done: whoever is told that it does not hold a message must know that nothing it asked for will happen to it.
-Time is whatever the caller says it is.
+| a message is | until | then |
+|---|---|---|
+| ready | a session asks for messages | claimed |
+| claimed, held by its session | an entry that ends the claim is applied | accepted, moved, or ready again |
+| claimed, held | the session or the lease expires, or the session leaves | over |
+| claimed, held | the session says it never showed it, or never received it | ready; no delivery is counted |
+| over, held by no session | the entry that returns or moves it is applied | ready, or a dead letter |
 
-What its session never saw, because an answer was lost or because it says so, needs no entry: the claim is
-forgotten, the message lent to the next one, and no delivery is counted. A session that gets messages ahead
-says how many that may be. If it dies, those it was lent last were ahead, and are not counted either, or a
-message that kills its consumer would take the ones behind it along. Perhaps they were not: the first is
-always counted, and the others are *maybe redelivered*.
+A claim is one message delivered to one session. Its token is unique: the epoch in which this leader began,
+and a number. Until an entry that ends the claim is applied, no other session gets the message; an entry that
+is lost or has no effect changes nothing. While an entry that ends a claim is pending, the claim does not
+expire: a holder that is told that it does not hold a message knows that none of its requests will still take
+effect. The caller supplies the time.
 
-Messages are lent in the order of their offsets: first those that came back, which are all before the others.
-Memory is what is lent or came back; the rest is on the shelf.
+**Messages ahead.** A session that prefetches says how many messages its program has not seen (`ahead`). If
+the session dies, those delivered to it last are not counted as delivered, so that a message that kills its
+consumer does not take the ones behind it along. The first message is always counted; the others are *maybe
+redelivered*. All messages that were there when this leader began are maybe redelivered too, because an
+earlier leader may have delivered them.
 
-A message may have been lent by an earlier leader, which nobody knows. So all that were there when this one
-began are maybe redelivered, too.
+Messages are delivered in the order of their offsets; returned ones come before all others. Memory holds the
+claims and the returned offsets; the rest is in the subqueue.
 """
 
 from collections import deque
@@ -36,12 +38,12 @@ from hawser.log.state.subqueue import Subqueue
 __all__ = ["NO_TOKEN", "Claim", "Claims", "DeliveryPolicy", "Token"]
 
 _NOBODY: Final = ""
-# Leases of claims that are gone are kept until there are so many more of them than claims.
+# Leases of ended claims are removed when there are this many more of them than claims.
 _SPARE_LEASES: Final = 64
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True):
-    """Names a claim."""
+    """The name of a claim."""
 
     epoch: Number
     number: Number
@@ -51,19 +53,19 @@ NO_TOKEN: Final = Token(0, 0)
 
 
 class DeliveryPolicy(msgspec.Struct, frozen=True):
-    """How messages are lent, in the caller's unit of time. 0 is no lease, and no bound of deliveries. A
-    session may say another duration of its own."""
+    """How messages are delivered; durations are in the caller's unit of time. 0 means no lease, and no limit
+    of deliveries. A session may bring a duration of its own."""
 
     session_duration: int
     lease_duration: int = 0
     max_deliveries: int = 0
-    # Messages that one session holds at a time.
+    # The most messages that one session holds.
     most_held: int = 10_000
 
 
 class Claim:
-    """A message that is lent. `deliveries` of it had ended before; `pending` entries would end this one or,
-    if it was ahead, the ones before it."""
+    """A delivered message. `deliveries` ended before this one; `pending` is the number of proposed entries
+    that would end this claim or, if it was ahead, the claims before it."""
 
     __slots__ = ("deliveries", "maybe_redelivered", "number", "offset", "pending", "session", "was_ahead")
 
@@ -78,8 +80,8 @@ class Claim:
 
 
 class _Session:
-    """`delivered` is what the last request, `request`, was given; of what it holds up to `ahead` were not
-    seen."""
+    """A consumer's session. `delivered` answers its last request, numbered `request`; its program has not
+    seen the last `ahead` of the held messages."""
 
     __slots__ = ("ahead", "duration", "heard", "held", "delivered", "request")
 
@@ -93,33 +95,33 @@ class _Session:
 
 
 class Claims:
-    """The claims of one leader on one shelf, which it must have applied everything to that came before it."""
+    """The claims of one leader on one subqueue. The leader must have applied all entries before its term."""
 
     def __init__(self, subqueue: Subqueue, epoch: int, policy: DeliveryPolicy) -> None:
         self.epoch = epoch
         self._subqueue = subqueue
         self._policy = policy
-        # By the numbers of their tokens.
+        # By the number of the token.
         self._number = 0
         self._claims: dict[int, Claim] = {}
-        # Their offsets.
+        # The offsets of all claims.
         self._claimed: set[int] = set()
         self._sessions: dict[str, _Session] = {}
-        # Claims that are over, and claims in the order in which their leases end.
+        # Claims that are over; and (end of the lease, number) in order.
         self._over: dict[int, Claim] = {}
         self._leases: deque[tuple[int, int]] = deque()
-        # Offsets that came back, a heap; all others from `_next` on were not lent yet. Nothing happens to
-        # those but that others come behind them: up to `_alike_end` as many deliveries of each have ended.
+        # A heap of returned offsets. Offsets from `_next` on were never delivered by this leader; up to
+        # `_alike_end` each has `_alike_deliveries` ended deliveries.
         self._returned: list[int] = []
         self._next = subqueue.start
         self._alike_end = self._alike_deliveries = 0
         self._began_at = subqueue.end
-        # Offsets of what was perhaps seen, and not counted.
+        # Offsets of messages that were perhaps seen without being counted.
         self._unsure: set[int] = set()
         subqueue.on_return = self._came_back
 
     def __len__(self) -> int:
-        """How many messages are lent, or not back yet."""
+        """The number of claims, those that are over included."""
         return len(self._claims)
 
     def __iter__(self) -> Iterator[Claim]:
@@ -127,26 +129,26 @@ class Claims:
 
     @property
     def holders(self) -> dict[str, int]:
-        """How many messages each session holds."""
+        """The number of messages that each session holds."""
         return {name: len(session.held) for name, session in self._sessions.items()}
 
     @property
     def is_any_ready(self) -> bool:
-        """Whether there may be something to lend."""
+        """Whether a message may be ready."""
         return bool(self._returned) or self._subqueue.next_from(self._next) < self._subqueue.end
 
     @property
     def is_any_over(self) -> bool:
-        """Whether there are claims to be ended by the next entry."""
+        """Whether claims are over and wait for an entry that ends them."""
         return bool(self._over)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody is there, so that time changes nothing."""
+        """Whether there is no session and no claim, so that time changes nothing."""
         return not self._sessions and not self._claims
 
     def hear(self, name: str, now: int, duration: int = 0, ahead: int | None = None) -> None:
-        """The session is there; with a duration, and for so long unless it is heard of again."""
+        """Note a sign of life of the session; it expires after its duration without another one."""
         assert name != _NOBODY
         session = self._sessions.get(name)
         if session is None:
@@ -156,7 +158,7 @@ class Claims:
         session.ahead = session.ahead if ahead is None else ahead
 
     def leave(self, name: str) -> None:
-        """The session is over; what it holds is to be returned."""
+        """End the session and the claims it holds."""
         session = self._sessions.pop(name, None)
         if session is not None:
             seen = max(1, len(session.held) - session.ahead)
@@ -174,13 +176,14 @@ class Claims:
         now: int,
         takes: Callable[[Claim], bool] | None = None,
     ) -> list[Claim]:
-        """Lend the session up to so many messages, the first there are, and no more than `takes` has room
-        for; if that raises, nothing is lent.
+        """Deliver the first `most` ready messages to the session, as far as `takes` accepts them; if it
+        raises, none is delivered.
 
-        A session numbers its requests from 1, has one under way and listens to no answer but its. So a repeat
-        gets what the first got, as far as that is still held, or what there is by now if that was nothing;
-        and an earlier one gets nothing. `received` is the last token the session ever got: what was lent to
-        it later did not reach it, and is lent anew."""
+        A session numbers its requests from 1, has one in flight and uses only the answer to the last one. A
+        repeated request gets the same messages again as far as they are still held, or new ones if it got
+        none; an earlier request gets nothing. `received` is the last token the session ever received:
+        messages delivered to it later were lost on the way and become ready again.
+        """
         self.hear(name, now)
         session = self._sessions[name]
         if request < session.request:
@@ -199,16 +202,16 @@ class Claims:
         return again if takes is None else list(takewhile(takes, again))
 
     def is_outdated(self, name: str, request: int) -> bool:
-        """Whether the session has asked for something else since."""
+        """Whether the session has made a later request."""
         session = self._sessions.get(name)
         return session is not None and request < session.request
 
     def take_back(self, name: str, tokens: Iterable[Token]) -> None:
-        """The session has shown these messages to nobody, and does not want them."""
+        """Take back messages that the session has not shown to its program; no delivery is counted."""
         self._take_back([claim for token in tokens if (claim := self.find(name, token)) is not None])
 
     def _take_back(self, claims: list[Claim]) -> None:
-        """It is as if they had not been lent, unless an entry that ends them is under way."""
+        """Make the messages ready again as if never delivered, unless an entry that ends them is pending."""
         for claim in claims:
             if not claim.pending:
                 self._forget(claim)
@@ -236,8 +239,7 @@ class Claims:
         return delivered
 
     def _fresh(self, name: str, most: int) -> Iterator[Claim]:
-        """Claims of what is not lent, up to so many. Those that were delivered too often are not lent, but
-        over at once."""
+        """Up to `most` new claims. A message that has used up its deliveries becomes a claim that is over."""
         while most > 0 and (found := self._take()) is not None:
             claim = self._claim(*found, name)
             if self._is_last(claim.deliveries - 1):
@@ -247,7 +249,7 @@ class Claims:
                 yield claim
 
     def _take(self) -> tuple[int, int] | None:
-        """The first message that is not lent, and how many deliveries of it have ended; None if all are."""
+        """The first ready message and the number of its ended deliveries; None if no message is ready."""
         while self._returned:
             offset = heappop(self._returned)
             deliveries = self._subqueue.deliveries(offset)
@@ -262,7 +264,8 @@ class Claims:
         return self._next - 1, self._alike_deliveries
 
     def _came_back(self, first: int, count: int) -> None:
-        """A transaction gave these back. One whose claim is still there comes back when that is resolved."""
+        """Make messages ready that a transaction unlocked, except those with a claim: `resolve` handles
+        them."""
         for offset in range(first, min(first + count, self._next)):
             if offset not in self._claimed:
                 heappush(self._returned, offset)
@@ -275,7 +278,7 @@ class Claims:
         return claim
 
     def is_last(self, claim: Claim) -> bool:
-        """Whether the message is not to be delivered again if this delivery fails."""
+        """Whether this delivery is the last one allowed."""
         return self._is_last(claim.deliveries)
 
     def _is_last(self, deliveries: int) -> bool:
@@ -287,7 +290,7 @@ class Claims:
         return claim if claim is not None and claim.session == name else None
 
     def overdue(self, now: int) -> list[Claim]:
-        """The claims that are over and that no entry is on its way to end."""
+        """The claims that are over and have no pending entry."""
         sessions = self._sessions.items()
         for name in [name for name, session in sessions if now - session.heard > session.duration]:
             self.leave(name)
@@ -303,7 +306,7 @@ class Claims:
         return [claim for claim in self._over.values() if not claim.pending]
 
     def _end(self, claim: Claim) -> None:
-        """It belongs to nobody from here on, not even if its holder comes back."""
+        """Take the claim from its holder, for good."""
         session = self._sessions.get(claim.session)
         if session is not None:
             session.held.pop(claim.number, None)
@@ -311,8 +314,7 @@ class Claims:
         self._over[claim.number] = claim
 
     def resolve(self, claims: "list[Claim]") -> None:
-        """An entry that would have ended these is applied, or will never be. What it was shows on the
-        shelf."""
+        """Note that a pending entry of these claims was applied or refused; the subqueue shows which."""
         for claim in claims:
             claim.pending -= 1
             if claim.number not in self._claims:
@@ -330,13 +332,13 @@ class Claims:
                 self._end(claim)
 
     def come_back(self, claim: Claim) -> None:
-        """It was ahead, and its session is over: perhaps seen, and not counted."""
+        """Make a message ready that was ahead in a session that is over, without counting a delivery."""
         self._unsure.add(claim.offset)
         self._forget(claim)
         heappush(self._returned, claim.offset)
 
     def _is_held(self, claim: Claim) -> bool:
-        """Whether the session it was lent to has been there ever since."""
+        """Whether its session still holds it."""
         session = self._sessions.get(claim.session)
         return session is not None and claim.number in session.held
 

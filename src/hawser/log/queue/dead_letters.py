@@ -1,11 +1,11 @@
-"""Dead letters that go to a queue of another name, each once.
+"""Forwarding of dead letters to a queue of another name, each exactly once.
 
-They are on the second shelf of their own queue first, and leave it in order, a batch at a time: put on the
-other queue under the stamp of `letters:SHARD`, whose incarnation is the offset of the first letter of the
-batch and whose sequence is 1, and accepted at home when that is known to be done. Whoever does the same batch
-again, this leader or the next, is told that it is there; and a batch older than the newest is fenced, hence
-there. Nobody else may take letters from that shelf: one that was left behind by others would be taken for one
-that is there. Nor does anybody but a node put something under that stamp.
+Dead letters first go to the second subqueue of their own queue and leave it in order, a batch at a time. The
+node puts the batch on the other queue under the stamp of the producer `letters:SHARD`, whose incarnation is
+the offset of the batch's first message and whose sequence is 1, and accepts the messages in their own queue
+once the put is done. A repeat of the batch, by this leader or the next, is answered as a repeat; a batch
+older than the newest is fenced, so it was put before. For this, consumers cannot take messages from that
+subqueue (a gap would be taken for messages already forwarded), and only nodes may use that producer.
 """
 
 from collections.abc import Callable
@@ -27,17 +27,17 @@ _PREFIX: Final = DEAD_LETTERS_PREFIX.encode()
 
 
 def dead_letters_producer(shard: str) -> bytes:
-    """The producer under which the letters of a shard are put on another queue."""
+    """The producer that forwards the dead letters of this shard."""
     return _PREFIX + shard.encode()
 
 
 def shard_of_dead_letters(producer: bytes) -> str | None:
-    """The shard whose letters this producer puts; None if it is another one."""
+    """The shard whose dead letters this producer forwards; None for other producers."""
     return producer.removeprefix(_PREFIX).decode() if producer.startswith(_PREFIX) else None
 
 
 def next_dead_letters(machine: Machine, read: Callable[[int], Entry], shard: str) -> Batch | None:
-    """The letters that go next, stamped; None if there are none. `read` gives the entry at an index."""
+    """The next batch to forward, stamped; None without dead letters. `read` gives the entry at an index."""
     dead_letters = machine.part(Queue).dead_letters
     if dead_letters.start == dead_letters.end:
         return None
@@ -50,5 +50,5 @@ def next_dead_letters(machine: Machine, read: Callable[[int], Entry], shard: str
 
 
 def sent(batch: Batch, count: int) -> bytes:
-    """The entry of kind QUEUE_SETTLE that ends the first `count` letters of this batch at home."""
+    """The QUEUE_SETTLE payload that accepts the first `count` forwarded messages of this batch."""
     return encode_command(QueueSettle(DEAD_LETTERS, accepted=((batch.stamp.incarnation, count, 0),)))

@@ -1,8 +1,8 @@
-"""What is lent as it travels: parcels of messages that are alike and lie one behind the other.
+"""Delivery batches: consecutive messages with the same delivery count, as an answer carries them.
 
-Answers are bounded by the bytes of their messages, so they are packed while messages are claimed: what has no
-room is not claimed. The bytes are those of all that a message has; and of a little more, since one that
-becomes a dead letter is told where it was.
+Answers are bounded by the bytes of their messages. Batches are packed while messages are claimed, so a
+message without room is not claimed. The size of a message includes some bytes for the header that it gets as
+a dead letter.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,19 +27,19 @@ __all__ = [
     "nbytes_of",
 ]
 
-# What a message counts beside its bytes: its place in a batch, and the header that a dead letter gets.
+# Added to the bytes of a message: its place in a batch, and the header of a dead letter.
 _MESSAGE_BYTES: Final = 256
 _HEADER_BYTES: Final = 16
 
 _read_settle = decoder(QueueSettle)
 
-# A batch of a shelf, where it lies, and its records.
+# A batch of a subqueue: its place, the batch, its records.
 DecodedBatch = tuple[Place, Batch, list[Record]]
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A message that is lent. It was lent `delivery_count` times, this one included, as far as is known;
-    `redelivered` if it may have been lent before."""
+    """A delivered message. `delivery_count` includes this delivery, as far as known; `redelivered` is True if
+    the message may have been delivered before."""
 
     token: Token
     offset: int
@@ -49,9 +49,8 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class DeliveryBatch(msgspec.Struct, frozen=True, array_like=True):
-    """Messages that are lent together: `count` of them, with tokens and offsets one behind the other, as a
-    batch. Each was lent `delivery_count` times, this one included, as far as is known; `redelivered` if it
-    may have been lent before."""
+    """`count` messages delivered together, with consecutive tokens and offsets. `delivery_count` of each
+    includes this delivery, as far as known; `redelivered` is True if they may have been delivered before."""
 
     token: Token
     offset: int
@@ -62,21 +61,21 @@ class DeliveryBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BatchPacker:
-    """Parcels of so many bytes at most, unless one message alone has more; `open` gives the batch that holds
-    an offset."""
+    """Packs claimed messages into delivery batches of at most `most_bytes`, or one larger message.
+    `open_batch` gives the decoded batch with an offset."""
 
     def __init__(self, open_batch: Callable[[int], DecodedBatch], epoch: int, most_bytes: int) -> None:
         self._open = open_batch
         self._epoch = epoch
         self._left_bytes = most_bytes
         self._delivery_batches: list[DeliveryBatch] = []
-        # The parcel that is being packed: its claims, their bytes, and what they lie in.
+        # The open delivery batch: its claims, their bytes, and the decoded batch they lie in.
         self._claims: list[Claim] = []
         self._nbytes = 0
         self._decoded: DecodedBatch | None = None
 
     def take(self, claim: Claim) -> bool:
-        """Pack the message of this claim; False if there is no room for it."""
+        """Add the message of this claim; False without room."""
         decoded = self._open(claim.offset)
         nbytes = nbytes_of(decoded[2][claim.offset - decoded[0].first_offset])
         if nbytes > self._left_bytes and (self._claims or self._delivery_batches):
@@ -90,7 +89,7 @@ class BatchPacker:
         return True
 
     def delivery_batches(self) -> list[DeliveryBatch]:
-        """All that was packed."""
+        """The packed batches."""
         if self._claims:
             self._close()
         return self._delivery_batches
@@ -100,7 +99,7 @@ class BatchPacker:
         (place, batch, records), claims = self._decoded, self._claims
         first, count = claims[0], len(claims)
         data = batch.data
-        # As it lies there, unless that has more than what is taken from it.
+        # The stored bytes as they are, if all of them are delivered.
         if count < place.count or len(data) > self._nbytes:
             at = first.offset - place.first_offset
             data = Batch.of(records[at : at + count], batch.stamp).data
@@ -113,7 +112,7 @@ class BatchPacker:
 
 
 def _follows(claim: Claim, last: Claim) -> bool:
-    """Whether it is the next one, and alike."""
+    """Whether the claim continues the batch: consecutive and with the same delivery count."""
     return (
         claim.offset == last.offset + 1
         and claim.number == last.number + 1
@@ -123,7 +122,7 @@ def _follows(claim: Claim, last: Claim) -> bool:
 
 
 def deliveries_of(delivery_batch: DeliveryBatch) -> Iterator[Delivery]:
-    """Its messages one by one."""
+    """The messages of the batch, one by one."""
     epoch, number = delivery_batch.token.epoch, delivery_batch.token.number
     for place, record in enumerate(Batch.read(delivery_batch.batch).records()):
         token = Token(epoch, number + place)
@@ -137,7 +136,7 @@ def deliveries_of(delivery_batch: DeliveryBatch) -> Iterator[Delivery]:
 
 
 def batch_of(entry: Entry) -> Batch:
-    """The messages that came with an entry."""
+    """The batch of messages in an entry."""
     if entry.kind == Kind.QUEUE_PUT:
         return Batch.read(entry.payload)
     command = _read_settle(entry)
@@ -146,7 +145,7 @@ def batch_of(entry: Entry) -> Batch:
 
 
 def nbytes_of(record: Record) -> int:
-    """What a message counts where many together would be too large."""
+    """The size of a message for the bounds of answers and moves."""
     nbytes = _MESSAGE_BYTES + len(record.value) + len(record.key or b"")
     for name, value in record.headers.items():
         nbytes += _HEADER_BYTES + len(name.encode()) + len(value)

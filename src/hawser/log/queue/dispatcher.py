@@ -1,17 +1,18 @@
-"""The desk of a queue: what its leader does when consumers ask, and as time passes.
+"""The dispatcher of a queue: its leader delivers messages to consumers and settles them.
 
-Pure: entries to be proposed come out, and what became of them goes in. Whoever drives it
+Pure: it returns entries to propose, and takes their results. Its caller
 
-1. makes a desk when this member begins to lead and has applied everything that came before (its leadership is
-   `ready`), and drops it when it leads no more; nothing it knew is needed again;
-2. calls `get` when a read of the newest state is served, so that nothing is lent that was accepted elsewhere;
-   for a transaction, which accepts by an entry, it may do so without;
-3. proposes what `settle` and `tick` return, and calls `resolve` with it when the command is done or refused.
+1. makes a dispatcher when this member begins to lead and has applied all earlier entries (its leadership is
+   `ready`), and drops it when the term ends; nothing in it is needed later;
+2. calls `get` after a read of the newest state was confirmed, so that no message is delivered that was
+   accepted under another leader; for a transaction the read may be unconfirmed, because a stale leader is
+   detected when the accept is proposed;
+3. proposes what `settle` and `tick` return, and calls `resolve` with it when the entry is applied or refused.
 
-A settlement ends deliveries, each named by its token: all of them or none. It has a stamp, as a batch has, so
-it may be asked for again, of this leader or the next, and is answered for what it did. A consumer has one
-under way at a time. A token of an earlier leader is void: the message is delivered again, and its holder
-learns that its accept did not count.
+A settlement ends deliveries, each named by its token: all of them or none. It has a stamp like a batch, so a
+repeat, at this leader or the next, gets the result of the first. A consumer has one settlement in flight. A
+token of an earlier leader is void: the message is delivered again, and its holder learns that its accept did
+not count.
 """
 
 from collections import Counter
@@ -61,17 +62,19 @@ __all__ = [
     "shown_as",
 ]
 
-# Of messages that move together, and that are lent together; one alone may have more.
+# The most bytes of messages that move together, and of one answer; a single message may be larger.
 MOST_MOVED_BYTES: Final = 8 << 20
 MOST_DELIVERED_BYTES: Final = 8 << 20
 
 
 class Get(msgspec.Struct, frozen=True):
-    """What a session wants: up to so many messages, or with 0 only to be known to be there. It numbers its
-    requests from 1, one at a time, and listens to no answer but that of the last; so one that is asked again
-    gets the same messages. `received` is the last token that it got for any of them, and `unseen` are some
-    that it got and does not want. With a duration it is there for so long, unless it is heard of again. All
-    but the last `ahead` of what it holds somebody may have seen."""
+    """A session's request for up to `most` messages; with 0 it is only a heartbeat.
+
+    A session numbers its requests from 1, has one in flight and uses only the answer to the last one, so a
+    repeated request gets the same messages. `received` is the last token it received, `unseen` are received
+    messages that it gives back unseen. A session with a duration expires that long after its last sign of
+    life. Its program has seen all held messages but the last `ahead`.
+    """
 
     session: str
     request: int
@@ -84,7 +87,7 @@ class Get(msgspec.Struct, frozen=True):
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """What a session wants to become of messages that it holds. Incarnations and sequences count from 1."""
+    """A session's request to end deliveries of messages it holds. Incarnations and sequences count from 1."""
 
     session: str
     incarnation: int
@@ -95,15 +98,15 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 class RefusalReason(StrEnum):
-    """Why a settlement was turned away; nothing of it was done, nor will be."""
+    """Why a settlement was refused. No part of it has taken or will take effect."""
 
     NOT_HELD = "the session does not hold these messages, or no longer"
-    OTHER_LEADER = "somebody else leads; ask there"
+    OTHER_LEADER = "another node leads; ask there"
     TOO_MUCH = "these messages are too large to be moved together; settle fewer at once"
 
 
 class SettlementRefusal(msgspec.Struct, frozen=True):
-    """A settlement was turned away, because of these of its tokens."""
+    """A settlement was refused because of these tokens."""
 
     why: RefusalReason
     tokens: tuple[Token, ...] = ()
@@ -116,13 +119,13 @@ class Proposal(msgspec.Struct, frozen=True):
     claims: list[Claim]
 
 
-# A message that is moved.
+# A message to move.
 _DeadLetter = tuple[Claim, Record]
 
 
 class Dispatcher:
-    """The desk of one shelf of `queue`, at a leader that began in this epoch; `read` gives the entry at an
-    index."""
+    """The dispatcher of one subqueue of `queue`, at a leader that began in this epoch; `read` gives the entry
+    at an index."""
 
     def __init__(
         self,
@@ -138,26 +141,27 @@ class Dispatcher:
         self._subqueue = machine.part(Queue).subqueues[subqueue]
         self._producers = machine.part(Producers)
         self._read = read
-        # The batch that was read last, and where it lies: mostly the next messages are in it, too. It is kept
-        # for as long as something of it is wanted between two ticks: to open a large one takes milliseconds.
+        # The batch that was decoded last, which usually holds the next messages too. It is kept while it is
+        # used between two ticks, since decoding a large one takes milliseconds.
         self._decoded: DecodedBatch | None = None
         self._is_decoded_wanted = False
         self.claims = Claims(self._subqueue, epoch, policy)
 
     def get(self, wanted: Get, now: int) -> tuple[Delivery, ...]:
-        """What the session is lent, message by message."""
+        """The messages delivered to the session, one by one."""
         return tuple(
             each for delivery_batch in self.deliver(wanted, now) for each in deliveries_of(delivery_batch)
         )
 
     def deliver(self, wanted: Get, now: int) -> list[DeliveryBatch]:
-        """What the session is lent. If a message cannot be read that is an error, and nothing is lent."""
+        """Deliver messages to the session. If a message cannot be read, the error is raised and none is
+        delivered."""
         packer = BatchPacker(self._open, self.claims.epoch, wanted.most_bytes)
         self._deliver(wanted, wanted.most, now, packer.take)
         return packer.delivery_batches()
 
     def hear(self, wanted: Get, now: int) -> None:
-        """The session asks for this and nothing else any more: what it got for nothing is for others."""
+        """Note the request without delivering; messages that the session did not receive become ready."""
         self._deliver(wanted, 0, now)
 
     def _deliver(
@@ -169,8 +173,7 @@ class Dispatcher:
         claims.deliver(wanted.session, wanted.request, wanted.received, most, now, takes)
 
     def peek(self, first: int, most: int, most_bytes: int) -> list[DeliveryBatch]:
-        """Messages that are not done, from `first` on, the oldest first, lent or not; their tokens are
-        none."""
+        """Copies of messages from `first` on, the oldest first, delivered or not; they have no tokens."""
         packer = BatchPacker(self._open, self.claims.epoch, most_bytes)
         offset = self._subqueue.next_from(min(first, self._subqueue.end))
         for number in range(most):
@@ -181,8 +184,8 @@ class Dispatcher:
         return self._copies(packer)
 
     def read(self, first: int, end: int, most: int, most_bytes: int) -> list[DeliveryBatch]:
-        """As `peek`, of those from `first` up to `end`, but not behind so many offsets; the ones that
-        transactions have, too."""
+        """As `peek`, from `first` up to `end` and at most `most` offsets, with messages locked by
+        transactions."""
         packer = BatchPacker(self._open, self.claims.epoch, most_bytes)
         subqueue = self._subqueue
         for offset in range(max(first, subqueue.start), min(end, first + most, subqueue.end)):
@@ -199,7 +202,7 @@ class Dispatcher:
         ]
 
     def settle(self, wanted: Settlement, now: int) -> Proposal | Result | SettlementRefusal:
-        """What to propose; or the answer, if there is one without."""
+        """The entry to propose, or the answer if none is needed."""
         tokens = (*wanted.accepted, *wanted.released, *wanted.rejected)
         if any(token.epoch > self.claims.epoch for token in tokens):
             return SettlementRefusal(RefusalReason.OTHER_LEADER)
@@ -227,11 +230,11 @@ class Dispatcher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a tick would change nothing."""
+        """Whether a tick would have no effect."""
         return self.claims.is_idle and self._decoded is None
 
     def tick(self, now: int) -> Proposal | None:
-        """Time has passed: what was lent for too long is to be returned, or moved if it was the last time."""
+        """The entry that ends expired claims: messages are returned, or moved after their last delivery."""
         if not self._is_decoded_wanted:
             self._decoded = None
         self._is_decoded_wanted = False
@@ -244,18 +247,18 @@ class Dispatcher:
         try:
             dead_letters = self._movable(last)
         except (Corrupt, OSError):
-            # What cannot be read does not hold up the others.
+            # An unreadable message does not delay the others.
             if not returned and not ahead:
                 raise
         if returned or dead_letters:
-            # Those that were ahead need no entry, but come back with the ones before them, which do.
+            # Messages that were ahead need no entry; they become ready together with the ones before them.
             return self._propose([], returned, dead_letters, ahead=ahead)
         for claim in ahead:
             self.claims.come_back(claim)
         return None
 
     def resolve(self, proposal: Proposal) -> None:
-        """The entry is applied, or was refused."""
+        """Note that the entry was applied or refused."""
         self.claims.resolve(proposal.claims)
 
     def _propose(
@@ -276,10 +279,10 @@ class Dispatcher:
             claim.pending += 1
         return proposal
 
-    # The messages themselves.
+    # Contents of messages.
 
     def _open(self, offset: int) -> DecodedBatch:
-        """The batch that holds this message."""
+        """The decoded batch with this message."""
         self._is_decoded_wanted = True
         decoded = self._decoded
         if decoded is None or not 0 <= offset - decoded[0].first_offset < decoded[0].count:
@@ -290,7 +293,7 @@ class Dispatcher:
         return decoded
 
     def _movable(self, claims: list[Claim]) -> list[_DeadLetter]:
-        """The first of these, as many as can be moved together, one at least."""
+        """The first of these messages, as many as can move together, at least one."""
         dead_letters: list[_DeadLetter] = []
         size_bytes = 0
         for claim in sorted(claims, key=_offset):
@@ -303,7 +306,8 @@ class Dispatcher:
         return dead_letters
 
     def _batch(self, dead_letters: list[_DeadLetter]) -> bytes:
-        """What moves; a dead letter says where it was and how often it was delivered."""
+        """The batch of moved messages; a dead letter gets a header with its origin and number of
+        deliveries."""
         if self._subqueue_number == DEAD_LETTERS:
             return bytes(Batch.of([_without_origin(record) for _, record in dead_letters]).data)
         try:
@@ -317,13 +321,13 @@ class Dispatcher:
 
 
 def consumer_id(session: str) -> bytes:
-    """Under which the requests of a session are numbered, beside those of producers."""
+    """The producer id under which a session's settlements are numbered."""
     return (CONSUMER_PREFIX + session).encode()
 
 
 def shown_as(session: str) -> str:
-    """What others may know of a session: whose it is, and a digest that tells it from others. Whoever knows
-    its id speaks for it, so only its client and the nodes do."""
+    """The public name of a session: its client and a digest of its id. The id itself is a secret of the
+    client and the nodes, because it authorizes requests."""
     return f"{session.rpartition('#')[0]}#{blake2b(session.encode(), digest_size=6).hexdigest()}"
 
 
@@ -332,7 +336,7 @@ def _offset(claim: Claim) -> int:
 
 
 def ranges_of(claims: list[Claim]) -> tuple[Run, ...]:
-    """These as they stand in an entry."""
+    """The claims as ranges of alike messages, as an entry names them."""
     runs: list[Run] = []
     for claim in sorted(claims, key=_offset):
         if runs:

@@ -1,1 +1,1 @@
-"""What is applied from the log of a shard: the state behind its commit index, the same on every member."""
+"""The state machine of a shard: the state that committed entries produce, the same on every member."""

@@ -1,8 +1,8 @@
-"""What the entries ask for: their payloads, version 1.
+"""The payloads of entries, version 1.
 
-A payload is a MessagePack array of the fields in their order, one for each kind; a BATCH and a QUEUE_PUT have
-a batch (`hawser.record.batch`) instead. Whatever is not exactly that is rejected when it is applied, by all
-replicas alike. A field more, or another meaning of one, is a new version of the kind.
+A payload is a MessagePack array of the fields in order, one type for each kind of entry; BATCH and QUEUE_PUT
+have a batch (`hawser.record.batch`) instead. All replicas reject anything else when they apply it. A further
+field, or another meaning of one, is a new version of the kind.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ __all__ = [
     "encode_command",
 ]
 
-# As the position of a new group: behind everything there is.
+# The position of a new group that begins behind all records.
 AT_END: Final = (1 << 63) - 1
 
 Number = Annotated[int, Meta(ge=0, le=AT_END)]
@@ -39,22 +39,20 @@ ProducerId = Annotated[bytes, Meta(min_length=1, max_length=255)]
 
 
 class Payload(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What all of them are."""
+    """Base of all payloads."""
 
 
 class TrimTo(Payload, frozen=True):
-    """Forget the records below `offset`.
-
-    Groups hold it back: the record that one of them reads next stays, unless it is below `floor`.
-    """
+    """Remove the records below `offset`, but keep the next record of every group unless it is below
+    `floor`."""
 
     offset: Number
     floor: Number = 0
 
 
 class AdvanceTime(Payload, frozen=True):
-    """Move the time of the log to `after_ns` if it is `before_ns`. A majority of the members' clocks
-    confirmed `wall_ns` as the time of day when the leader proposed this."""
+    """Move the time of the log from `before_ns` to `after_ns`. A majority of the members' clocks confirmed
+    `wall_ns` as the time of day when the leader proposed this."""
 
     before_ns: Number
     after_ns: Number
@@ -62,14 +60,14 @@ class AdvanceTime(Payload, frozen=True):
 
 
 class ExpireProducers(Payload, frozen=True):
-    """Forget these producers, each (id, incarnation, last sequence) as it was when somebody decided so; one
-    that has gone on since is kept."""
+    """Remove these producers, each (id, incarnation, last sequence) as the leader saw it; one that was active
+    since is kept."""
 
     producers: tuple[tuple[ProducerId, Number, Number], ...]
 
 
 class GroupJoin(Payload, frozen=True):
-    """Make `member` one of the group's. A new group begins at `position`, moved into what there is."""
+    """Add `member` to the group. A new group begins at `position`, or at the nearest record there is."""
 
     group: Name
     member: Name
@@ -77,14 +75,14 @@ class GroupJoin(Payload, frozen=True):
 
 
 class GroupLeave(Payload, frozen=True):
-    """Make `member` none of the group's. A group without members stays, and so does its position."""
+    """Remove `member` from the group. A group without members keeps its position."""
 
     group: Name
     member: Name
 
 
 class GroupCommit(Payload, frozen=True):
-    """Move the group from position `before` to `after`, if that is where it is and `member` is one of this
+    """Move the group from position `before` to `after`, if it is there and `member` belongs to this
     generation."""
 
     group: Name
@@ -95,26 +93,26 @@ class GroupCommit(Payload, frozen=True):
 
 
 class GroupDelete(Payload, frozen=True):
-    """Forget the group; it holds nothing back any more."""
+    """Delete the group and its position."""
 
     group: Name
 
 
-# (first offset, how many, ended deliveries of each): messages that are alike, one behind the other.
+# (first offset, count, ended deliveries of each): consecutive messages with equal delivery counts.
 Run = tuple[Number, Annotated[int, Meta(ge=1, le=(1 << 32) - 1)], Number]
 
 
 def count_of(runs: Iterable[Run]) -> int:
-    """How many messages these are."""
+    """The number of messages in these ranges."""
     return sum(run[1] for run in runs)
 
 
 class QueueSettle(Payload, frozen=True):
-    """End a delivery of each of these messages of one shelf: all of them, or none if one is not as its run
-    says. Accepted ones are done, returned ones wait for the next delivery, moved ones are done here and go to
-    the other shelf with the records of `batch`, one for each in the order of their offsets.
+    """End a delivery of each of these messages of one subqueue: all of them, or none if a range does not
+    match. Accepted messages are done, returned ones wait for the next delivery, moved ones are done here and
+    go to the other subqueue with the records of `batch`, one for each in the order of offsets.
 
-    With a stamp it is the request of a consumer, and counts once; without one it is the leader's own.
+    With a stamp it is the request of a consumer and takes effect once; without one it comes from the leader.
     """
 
     subqueue: Annotated[int, Meta(ge=0, le=1)]
@@ -128,12 +126,12 @@ class QueueSettle(Payload, frozen=True):
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """All that it names."""
+        """All ranges that it names."""
         return (*self.accepted, *self.returned, *self.moved)
 
 
 class QueueLimit(Payload, frozen=True):
-    """Let the queue hold so many bytes; what it holds already stays."""
+    """Set the capacity of the queue; messages that it holds stay."""
 
     capacity_bytes: Number
 
@@ -144,7 +142,7 @@ encode_command: Callable[[Payload], bytes] = msgspec.msgpack.Encoder().encode
 
 
 def decoder(kind: type[PayloadType]) -> Callable[[Entry], PayloadType | None]:
-    """A function from an entry to its payload; None if it has another one."""
+    """A function that decodes an entry's payload as this type; it gives None if the bytes are another."""
     decode = msgspec.msgpack.Decoder(kind).decode
 
     def read(entry: Entry) -> PayloadType | None:

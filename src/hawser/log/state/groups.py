@@ -1,14 +1,14 @@
-"""Named groups of consumers: who belongs to one, and where it goes on.
+"""Consumer groups: their members and positions.
 
-A group's position is the offset that it reads next. It is moved by compare-and-set and only forward, by a
-member of the present generation: a consumer that lost its place learns where the group is, and cannot move it
-back. Any change of members is a new generation. Generations are never given out twice on a shard, so a group
-that was deleted and made again is not mistaken for its former self.
+A group's position is the offset it reads next. A member of the present generation moves it, by
+compare-and-set and only forward, so a consumer that lost its place learns the position and cannot move it
+back. Every change of members begins a new generation. A shard never reuses a generation, so a group that was
+deleted and created again is not mistaken for the old one.
 
-A group without members keeps its position, and holds retention back as any other, until it is deleted.
+A group without members keeps its position, and holds retention back, until it is deleted.
 
-A transaction that moves a group locks its position when it is prepared: until it ends nobody else moves or
-deletes the group. Members come and go as ever.
+A prepared transaction that moves a group locks its position: until the transaction ends, no other request
+moves or deletes the group. Members may still join and leave.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ _read_delete = decoder(GroupDelete)
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
-    """A group as it is. Members are sorted; the first one leads."""
+    """The state of a group. Members are sorted; the first is the leader."""
 
     generation: int
     position: int
@@ -38,7 +38,7 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def leader(self) -> str | None:
-        """The member that decides for all of them what is to be decided by one; None without members."""
+        """The member that decides for the group; None without members."""
         return self.members[0] if self.members else None
 
 
@@ -61,7 +61,7 @@ class Groups(Part):
     kinds: ClassVar = {Kind.GROUP_JOIN: 1, Kind.GROUP_LEAVE: 1, Kind.GROUP_COMMIT: 1, Kind.GROUP_DELETE: 1}
 
     def __init__(self) -> None:
-        # How often a group of these got other members, or was deleted. Not saved.
+        # The number of changes of members and of deletions. Not saved.
         self.changes = 0
         self._groups: dict[str, Group] = {}
         self._generation = 0
@@ -80,11 +80,11 @@ class Groups(Part):
         return iter(self._groups.items())
 
     def get(self, name: str) -> Group | None:
-        """The group as it is; None if there is none of that name."""
+        """The group of this name, or None."""
         return self._groups.get(name)
 
     def slowest(self) -> tuple[int, str] | None:
-        """(position, name) of the group that is furthest behind; None without groups."""
+        """(position, name) of the group with the lowest position; None without groups."""
         return min(((group.position, name) for name, group in self._groups.items()), default=None)
 
     def apply(self, entry: Entry, context: Context) -> Result:
@@ -132,8 +132,8 @@ class Groups(Part):
         return Committed(command.after)
 
     def judge(self, command: GroupCommit, context: Context, before: int | None = None) -> Rejected | None:
-        """Why the group cannot be moved so; None if it can. With `before`, as if it were there already.
-        Changes nothing."""
+        """The rejection of this move, or None. With `before`, as if the group were there already. Changes
+        nothing."""
         group = self._groups.get(command.group)
         if group is None:
             return _NO_GROUP
@@ -152,12 +152,12 @@ class Groups(Part):
         return Rejected(Reason.BEYOND_END, end, command.after) if command.after > end else None
 
     def move(self, command: GroupCommit) -> None:
-        """The group goes on behind what it has read; nothing speaks against it."""
+        """Move the group; `judge` must have given None."""
         group = self._groups[command.group]
         self._groups[command.group] = Group(group.generation, command.after, group.members)
 
     def lock(self, name: str) -> None:
-        """A prepared transaction will move this group, or unlock it."""
+        """Lock the group's position for a prepared transaction."""
         assert name in self._groups and name not in self._locked
         self._locked.add(name)
 
@@ -185,8 +185,8 @@ class Groups(Part):
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadState(f"the saved groups cannot be read: {error}") from error
         if any(group.generation > saved.generation for group in saved.groups.values()):
-            raise BadState("a saved group is of a generation that was never given out")
+            raise BadState("a saved group has a generation that was never assigned")
         if not saved.groups.keys() >= set(saved.locked):
-            raise BadState("a saved group is locked and not there")
+            raise BadState("a group that does not exist is saved as locked")
         self._groups, self._generation = saved.groups, saved.generation
         self._locked = set(saved.locked)

@@ -1,12 +1,11 @@
-"""The time of a log, by which the age of records is counted. It never falls.
+"""The time of a log, for the age of records. It never falls.
 
-The leader writes entries that move it forward, each by the time that has passed since the entry before. Each
-entry also marks where the topic ended then: a record below a mark is at least as old as the time since that
-mark. It also marks which producers were idle (`Producers.mark`). The time stamps that producers write play no
-part in it, nor do the wall clocks of the members, as long as one member was present all the time
-(`hawser.log.clock`).
+The leader writes entries that move it forward by the time that has passed since the entry before. Each entry
+also marks the end of the topic at that time: a record below a mark is at least as old as the time since the
+mark. It also marks idle producers (`Producers.mark`). The timestamps of producers have no influence, nor have
+the wall clocks of members while one member was present all the time (`hawser.log.clock`).
 
-A missing mark makes records look younger, never older, so a few marks are enough.
+A missing mark makes records look younger, never older, so MOST_MARKS marks are enough.
 """
 
 from collections.abc import Sequence
@@ -38,8 +37,8 @@ _decode = msgspec.msgpack.Decoder(_State).decode
 
 
 class LogTime(Part):
-    """`now_ns` is the time of the log as of its last entry of this kind, and `wall_ns` the time of day that a
-    majority of the members' clocks confirmed then; both are 0 at first."""
+    """`now_ns` is the time of the log at the last ADVANCE_TIME entry, and `wall_ns` the time of day that a
+    majority of the members' clocks confirmed then; both begin at 0."""
 
     name: ClassVar = "time"
     kinds: ClassVar = {Kind.ADVANCE_TIME: 1}
@@ -47,12 +46,11 @@ class LogTime(Part):
     def __init__(self) -> None:
         self.now_ns = 0
         self.wall_ns = 0
-        # (time of the log, end of the topic at that time), both ascending.
+        # (time of the log, end of the topic then), both ascending.
         self._marks: list[tuple[int, int]] = []
 
     def end_at(self, time_ns: int) -> int:
-        """The offset below which every record existed at this time of the log; 0 if no such offset is
-        known."""
+        """An offset below which every record existed at this time of the log; 0 if none is known."""
         return max((end for marked_ns, end in self._marks if marked_ns <= time_ns), default=0)
 
     def apply(self, entry: Entry, context: Context) -> Result:
@@ -72,8 +70,8 @@ class LogTime(Part):
         return Advanced(self.now_ns)
 
     def _drop_mark(self) -> None:
-        """Drop the mark whose neighbours are closest to each other, so that the marks stay evenly spread. The
-        first and the last one stay."""
+        """Drop the mark whose neighbours are closest to each other, so that marks stay evenly spread; never
+        the first or the last."""
         marks = self._marks
         del marks[min(range(1, len(marks) - 1), key=lambda at: marks[at + 1][0] - marks[at - 1][0])]
 

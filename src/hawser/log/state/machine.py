@@ -1,11 +1,10 @@
-"""The state machine of a shard: committed entries in, one by one, a result and a hash out.
+"""The state machine of a shard: it applies committed entries, with a result and a hash for each.
 
-It is deterministic. Two machines that applied the same entries have the same state, gave the same results and
-have the same hash, however often one of them was saved and loaded on the way. The hash after an entry depends
-on every entry and every result so far, so members that differ in one of them are found out at the next index
-they compare.
+It is deterministic. Two machines that applied the same entries have the same state, results and hash, even if
+one was saved and loaded in between. The hash after an entry depends on all entries and results so far, so the
+members of a shard detect a difference at the next index they compare.
 
-What an entry does is up to the parts (`part.py`); transactions are a further one.
+The parts (`part.py`) apply the entries; `hawser.transaction` adds further parts.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +32,7 @@ PartType = TypeVar("PartType", bound=Part)
 
 
 class Saved(NamedTuple):
-    """A state through `index`, and the names of the blocks it needs beside it."""
+    """The state through entry `index`, and the names of its blocks."""
 
     index: int  # type: ignore[assignment]  # hides the tuple's method of that name
     state: bytes
@@ -52,13 +51,13 @@ _decode = msgspec.msgpack.Decoder(_State).decode
 
 
 def topic_parts(page_places: int = PAGE_PLACES) -> tuple[Part, ...]:
-    """The parts of a topic's partition; `page_places` batches make a block of its index."""
+    """The parts of a topic's partition; a block of the index holds `page_places` batches."""
     return (Topic(page_places), Producers(), Groups(), LogTime())
 
 
 def shard_parts(page_places: int = PAGE_PLACES) -> tuple[Part, ...]:
-    """The parts of any shard: a topic's partition and a queue, of which it uses one. A member need not be
-    told what its shard is for, not even before its first entry, and what is not used costs nothing."""
+    """The parts of any shard: a topic's partition and a queue, of which it uses one. A member need not know
+    what its shard is for; an unused part costs nothing."""
     return (*topic_parts(page_places), Queue(page_places))
 
 
@@ -71,7 +70,7 @@ class Machine:
     __slots__ = ("applied", "hash", "_context", "_handlers", "_parts", "_staging")
 
     def __init__(self, blocks: Blocks, parts: Sequence[Part] | None = None) -> None:
-        """With parts that belong to no other machine; without any, those of any shard."""
+        """Takes parts that belong to no other machine; by default `shard_parts`."""
         self._parts = shard_parts() if parts is None else tuple(parts)
         self._context = Context(self._parts)
         self._handlers: dict[int, tuple[Callable[[Entry, Context], Result], int]] = {
@@ -93,12 +92,12 @@ class Machine:
         self.hash = 0
 
     def part(self, kind: type[PartType]) -> PartType:
-        """The part of this class, to read from."""
+        """The part of this class, for reading."""
         return self._context.part(kind)
 
     def apply(self, entry: Entry) -> Result:
-        """Apply the entry at `applied + 1`. Whatever is in it has a result; only a kind or version that this
-        program does not know raises, Unsupported, and nothing is changed."""
+        """Apply the entry at `applied + 1`. Every entry has a result; only an unknown kind or version raises
+        Unsupported, without a change."""
         assert entry.index == self.applied + 1, (entry.index, self.applied)
         apply, known = self._handlers.get(entry.kind, (None, 0))
         if apply is None or not 0 < entry.version <= known:
@@ -110,23 +109,23 @@ class Machine:
             apply = self._staging
             if apply is None:
                 raise Unsupported(
-                    f"entry {entry.id} belongs to a transaction, of which this shard knows nothing. "
+                    f"entry {entry.id} belongs to a transaction, which this member cannot apply. "
                     "Start this member with the version of Hawser that the leader has"
                 )
         result = apply(entry, self._context)
         self.applied = entry.index
-        # The checksum stands for the whole entry.
+        # The first four bytes are the checksum of the whole entry.
         self.hash = xxh3_64_intdigest(entry.frame[:4] + encode_result(result), self.hash)
         return result
 
     def knows(self, kind: int, version: int, transaction: bytes) -> bool:
-        """Whether such an entry can be applied."""
+        """Whether an entry like this can be applied."""
         known = self._handlers[kind][1] if kind in self._handlers else 0
         return 0 < version <= known and not (transaction and self._staging is None)
 
     @property
     def needed(self) -> int:
-        """The lowest index whose entry may still be read; `applied + 1` if none of the applied ones is."""
+        """The lowest index whose entry may still be read; `applied + 1` if no applied entry may."""
         return self._needed_by(self._parts)
 
     def needed_without(self, kind: type[Part]) -> int:
@@ -138,7 +137,7 @@ class Machine:
         return min((need for need in needs if need is not None), default=self.applied + 1)
 
     def save(self) -> Saved:
-        """Everything, as of `applied`. New blocks are written; what `Blocks.write` raises changes nothing."""
+        """Save the state as of `applied`; writes new blocks. An error of `Blocks.write` changes nothing."""
         states: dict[str, bytes] = {}
         blocks: list[str] = []
         for part in self._parts:
@@ -149,8 +148,8 @@ class Machine:
         return Saved(self.applied, state, tuple(blocks))
 
     def load(self, state: bytes) -> None:
-        """As the first thing: become exactly what was saved, the hash included; a part that was not saved
-        stays new. Raises BadState or Unsupported, and is then of no more use."""
+        """Load a saved state into a new machine; a part that was not saved stays new. After BadState or
+        Unsupported the machine is unusable."""
         assert not self.applied, "a state is loaded into a new machine"
         try:
             saved = _decode(state)
@@ -169,8 +168,8 @@ class Machine:
         self.applied, self.hash = saved.applied, saved.hash
 
     def digest(self) -> int:
-        """A 64-bit hash of all that can be observed, read from the state itself: slow, and to be compared
-        with that of a machine at the same index."""
+        """A 64-bit hash of everything observable, computed from the state itself. Slow; compare it with that
+        of a machine at the same index."""
         seed = self.applied
         for part in self._parts:
             seed = xxh3_64_intdigest(part.name.encode() + part.digest(), seed)

@@ -1,16 +1,16 @@
-"""The index of a topic: which offsets lie in which entry of the log, in the order of commits.
+"""The offset index: which log entry holds which offsets, in the order of commits.
 
-A *place* is one batch: its first offset, the index of its entry, the latest timestamp up to and with it.
-Places are dense: each begins where the one before it ends. Their entries need not be in order, for what a
-transaction staged early is committed late.
+A *place* is one batch: its first offset, the index of its entry, and the latest timestamp up to and including
+it. Places are dense: each begins where the one before it ends. Their entries need not be in order, because a
+transaction stages its batches before it commits.
 
-Places are kept in runs. The last one, the tail, grows; a full one is sealed, and becomes a block when the
-index is saved. Of each sealed run four numbers stay in memory: its first offset, its latest timestamp, and
-the lowest and the highest index in it. A look-up by offset or by time is two binary searches and reads at
-most one block. Indices of entries are not sorted, so a look-up by index scans the highest index of each run.
+Places are kept in pages. The last page, the tail, grows; a full page is sealed, and becomes a block when the
+index is saved. Memory holds four numbers of each sealed page: its first offset, its latest timestamp, its
+lowest and its highest entry index. A lookup by offset or time is two binary searches and reads at most one
+block. Entry indices are not sorted, so a lookup by index scans the highest index of each page.
 
-What a run holds depends on what was committed only, not on when it was saved or how much was trimmed: a block
-of one name has the same bytes on all members that make runs of the same length.
+The content of a page depends only on what was committed, not on saves or trims: blocks of one name have equal
+bytes on all members with the same page length.
 """
 
 import struct
@@ -34,7 +34,7 @@ _LOWEST_TIMESTAMP: Final = -(1 << 63)
 
 
 class _Run:
-    """Places in order, as columns. `latests` never falls: it is the latest timestamp of all so far."""
+    """A page: places in order, as columns. `latests` never falls: it is the latest timestamp so far."""
 
     __slots__ = ("end", "firsts", "indices", "latests")
 
@@ -45,7 +45,7 @@ class _Run:
         self.end = end
 
     def place(self, offset: int) -> int:
-        """Where the place with this offset is."""
+        """The position of the place with this offset."""
         return bisect_right(self.firsts, offset) - 1
 
     def encode(self) -> bytes:
@@ -55,12 +55,14 @@ class _Run:
 
     @classmethod
     def decode(cls, data: bytes) -> "_Run":
-        """BadState unless it is a run that was encoded."""
+        """Raises BadState unless the bytes are an encoded page."""
         if len(data) < _HEADER.size:
             raise BadState("a block of the index is cut off within its header")
         version, count, end = _HEADER.unpack_from(data)
         if version != BLOCK_VERSION or len(data) != _HEADER.size + 24 * count:
-            raise BadState(f"a block of the index has version {version} and {len(data)} bytes, not ours")
+            raise BadState(
+                f"a block of the index has the unknown version {version}, or a wrong size: {len(data)} bytes"
+            )
         run = cls(end)
         numbers = struct.unpack_from(f"<{2 * count}Q{count}q", data, _HEADER.size)
         run.firsts.extend(numbers[:count])
@@ -70,7 +72,7 @@ class _Run:
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
-    """An index as it is saved: the numbers of the sealed runs, and the tail itself."""
+    """A saved index: the numbers of the sealed pages, and the tail itself."""
 
     start: int
     end: int
@@ -88,8 +90,8 @@ _decode = msgspec.msgpack.Decoder(_State).decode
 
 
 class Index:
-    """Offsets from `start` up to but not including `end`, which are 1 at first. `latest_ns` is the latest
-    timestamp there ever was."""
+    """The places of offsets from `start` up to but not including `end`; both begin at 1. `latest_ns` is the
+    latest timestamp ever added."""
 
     __slots__ = (
         "start", "end", "latest_ns", "_page_places", "_prefix", "_blocks", "_tail", "_first_run", "_firsts",
@@ -104,8 +106,8 @@ class Index:
         self.start = self.end = 1
         self.latest_ns = _LOWEST_TIMESTAMP
         self._tail = _Run(1)
-        # The sealed runs: the number of the first, then of each its first offset, its last `latests`, and the
-        # lowest and the highest index in it.
+        # The sealed pages: the number of the first; by page its first offset, last `latests`, lowest and
+        # highest entry index.
         self._first_run = 0
         self._firsts: list[int] = []
         self._latests: list[int] = []
@@ -113,11 +115,11 @@ class Index:
         self._highests: list[int] = []
         self._unsaved: dict[int, _Run] = {}
         self._cache: dict[int, _Run] = {}
-        # 0 is not known: it is worked out when somebody asks.
+        # 0 if not known; computed on demand.
         self._lowest = 0
 
     def append(self, index: int, count: int, latest_ns: int) -> int:
-        """A batch is committed; its first offset."""
+        """Add a committed batch; gives its first offset."""
         first = self.end
         self.latest_ns = latest = max(self.latest_ns, latest_ns)
         tail = self._tail
@@ -140,7 +142,7 @@ class Index:
         self._tail = _Run(tail.end)
 
     def trim(self, start: int) -> None:
-        """Forget the offsets below `start`, and the runs that have no other."""
+        """Remove the offsets below `start`, and the pages without others."""
         assert self.start <= start <= self.end
         self.start = start
         self._lowest = 0
@@ -157,11 +159,11 @@ class Index:
                 del numbers[:gone]
 
     def _tail_first(self) -> int:
-        """Where the tail begins, or will."""
+        """The first offset of the tail, or of the next place if it is empty."""
         return self._tail.firsts[0] if self._tail.firsts else self.end
 
     def locate(self, offset: int) -> Place:
-        """The place of a batch by one of its offsets, which must be there."""
+        """The place of the batch with this offset, which must be retained."""
         assert self.start <= offset < self.end
         run = self._tail
         if offset < self._tail_first():
@@ -173,7 +175,8 @@ class Index:
         return Place(run.indices[place], first, end - first)
 
     def at_time(self, timestamp_ns: int) -> int:
-        """The offset such that no record before it has this timestamp or a later one; `end` if none has."""
+        """The highest known offset before which no record has this timestamp or a later one, at most
+        `end`."""
         number = bisect_left(self._latests, timestamp_ns)
         run = self._run(number) if number < len(self._latests) else self._tail
         place = bisect_left(run.latests, timestamp_ns)
@@ -181,7 +184,7 @@ class Index:
         return max(offset, self.start)
 
     def at_entry(self, index: int) -> int:
-        """The first offset whose batch lies in entry `index` or a later one; `end` if none does."""
+        """The first offset whose batch is in entry `index` or a later one; `end` without one."""
         for position in range(len(self._firsts)):
             if self._highests[position] >= index:
                 offset = self._first_from(self._run(position), index)
@@ -191,7 +194,7 @@ class Index:
         return self.end if offset is None else offset
 
     def _first_from(self, run: _Run, index: int) -> int | None:
-        """The first retained offset in this run whose entry is `index` or a later one; None if none is."""
+        """The first retained offset in this page whose entry is `index` or a later one, or None."""
         for place in range(max(run.place(self.start), 0), len(run.firsts)):
             if run.indices[place] >= index:
                 return max(run.firsts[place], self.start)
@@ -199,7 +202,7 @@ class Index:
 
     @property
     def lowest(self) -> int | None:
-        """The lowest index of an entry with a record that is still there; None without records."""
+        """The lowest entry index with a retained record; None without records."""
         if self.start == self.end:
             return None
         if not self._lowest:
@@ -207,7 +210,7 @@ class Index:
         return self._lowest
 
     def _retained_indices(self) -> Iterator[int]:
-        """Indices of which the lowest is the lowest of all that are retained."""
+        """Entry indices among which is the lowest retained one."""
         if self._firsts:
             run = self._run(0)
             yield from run.indices[run.place(self.start) :]
@@ -217,7 +220,7 @@ class Index:
             yield from self._tail.indices[self._tail.place(self.start) :]
 
     def _run(self, position: int) -> _Run:
-        """The sealed run at this position of the lists, from memory or its block."""
+        """The sealed page at this position of the lists, from the cache or its block."""
         number = self._first_run + position
         run = self._unsaved.get(number) or self._cache.pop(number, None)
         if run is None:
@@ -229,7 +232,7 @@ class Index:
         return run
 
     def _remember(self, number: int, run: _Run) -> None:
-        """The least recently used one makes room."""
+        """Cache the page instead of the least recently used one."""
         self._cache[number] = run
         if len(self._cache) > CACHED_PAGES:
             del self._cache[next(iter(self._cache))]
@@ -238,7 +241,7 @@ class Index:
         return f"{self._prefix}-{number}"
 
     def save(self) -> tuple[bytes, list[str]]:
-        """(state, names of all blocks); sealed runs are written first, each once."""
+        """(state, names of all blocks); writes sealed pages first, each once."""
         for number in list(self._unsaved):
             run = self._unsaved[number]
             self._blocks.write(self._name(number), run.encode())
@@ -259,7 +262,7 @@ class Index:
         return _encode(state), names
 
     def load(self, data: bytes) -> None:
-        """Become what was saved; BadState if it cannot be."""
+        """Load a saved state; BadState if it is invalid."""
         try:
             state = _decode(data)
         except msgspec.DecodeError as error:
@@ -277,7 +280,7 @@ class Index:
         self._unsaved, self._cache, self._lowest = {}, {}, 0
 
     def places(self) -> Iterator[tuple[int, int, int]]:
-        """(first offset, index, latest timestamp up to it) of every batch of which a record is there."""
+        """(first offset, entry index, latest timestamp up to it) of every batch with a retained record."""
         for position in range(len(self._firsts)):
             yield from self._retained(self._run(position))
         yield from self._retained(self._tail)

@@ -1,11 +1,11 @@
-"""The parts of a state machine, and what they may rely on.
+"""The parts of a state machine, and their contract.
 
-Entries are handed out by kind. A part changes only when it applies one, and what it does then depends on
-nothing but the entry and the parts as they are: no clock, no chance, no order of a set, no library whose
-judgement changes with its version. An entry that asks for what cannot be is `Rejected` and changes nothing.
+The machine passes entries to parts by kind. A part changes only when it applies an entry, and the change
+depends only on the entry and the parts: no clock, no randomness, no order of a set, no library whose results
+change with its version. An entry with an impossible request is `Rejected` and changes nothing.
 
-Applying reads and writes no disk. What is too large for a checkpoint goes into blocks, which never change
-once they are written; a part writes them when it saves and reads them back when somebody looks something up.
+Applying does not read or write the disk. State that is too large for a checkpoint goes into immutable blocks;
+a part writes them when it saves and reads them back for lookups.
 """
 
 from abc import ABC, abstractmethod
@@ -19,18 +19,18 @@ __all__ = ["BadState", "Blocks", "Context", "Offsets", "Part", "Unsupported"]
 
 
 class Unsupported(Exception):
-    """The log or the state needs a newer program: this member must stop, for it cannot know what to do."""
+    """The log or the state needs a newer program, so this member must stop."""
 
 
 class BadState(Exception):
-    """A saved state, or a block of it, cannot be loaded. Another build may have saved it."""
+    """A saved state, or one of its blocks, cannot be loaded. Another build may have saved it."""
 
 
 class Blocks(Protocol):
-    """Named, immutable pieces of state. What was written can be read until a checkpoint does not list it."""
+    """Named, immutable pieces of state. A block can be read until a checkpoint no longer lists it."""
 
     def write(self, name: str, data: bytes) -> None:
-        """May come again with the same bytes, after a restart from an earlier checkpoint."""
+        """May be called again with the same bytes, after a restart from an earlier checkpoint."""
 
     def read(self, name: str) -> bytes: ...
 
@@ -39,7 +39,7 @@ PartType = TypeVar("PartType", bound="Part")
 
 
 class Context:
-    """The parts of one machine, for each other."""
+    """Gives the parts of one machine access to each other."""
 
     __slots__ = ("_found", "_parts")
 
@@ -49,11 +49,11 @@ class Context:
 
     @property
     def offsets(self) -> "Offsets":
-        """The part that gives out offsets."""
+        """The part that assigns offsets."""
         return next(part for part in self._parts if isinstance(part, Offsets))
 
     def part(self, kind: type[PartType]) -> PartType:
-        """The part that is of this class; the machine must have one."""
+        """The part of this class, which the machine must have."""
         found = self._found.get(kind)
         if found is None:
             found = next((part for part in self._parts if isinstance(part, kind)), None)
@@ -66,49 +66,49 @@ class Part(ABC):
     """One part of the state of a shard."""
 
     name: ClassVar[str]
-    """Under which it is saved, and with which the names of its blocks begin."""
+    """The name under which it is saved, and the prefix of its blocks."""
 
     kinds: ClassVar[Mapping[int, int]]
-    """The kinds of entries it applies, each with the highest version it knows."""
+    """The kinds of entries it applies, each with the highest known version."""
 
     transactional: ClassVar[bool] = False
-    """Whether it gets every entry that carries the id of a transaction, whatever its kind."""
+    """Whether it applies every entry with a transaction's id, of any kind."""
 
     def begin(self, blocks: Blocks) -> None:  # noqa: B027  # most parts have no blocks
         """Called once, before anything else."""
 
     @abstractmethod
     def apply(self, entry: Entry, context: Context) -> Result:
-        """What the entry asks for, or `Rejected` and no change. Its version is one of those declared."""
+        """Apply the entry, whose version is known; `Rejected` means no change."""
 
     @abstractmethod
     def save(self) -> tuple[bytes, Sequence[str]]:
-        """(state, names of all blocks it needs), the blocks written. The part goes on as before, also if this
-        raises what `Blocks.write` raises."""
+        """(state, names of all blocks it needs); writes new blocks. The part is unchanged, even if
+        `Blocks.write` raises."""
 
     @abstractmethod
     def load(self, state: bytes) -> None:
-        """Become what was saved; BadState if it cannot be."""
+        """Load a saved state; BadState if it is invalid."""
 
     @abstractmethod
     def digest(self) -> bytes:
-        """All that can be observed of the part, the same bytes for the same state however it came about."""
+        """Everything observable of the part; equal states have equal bytes."""
 
     @property
     def needed(self) -> int | None:
-        """The lowest index of an entry whose payload may still be read; None if there is none."""
+        """The lowest index of an entry whose payload may still be read; None without one."""
         return None
 
 
 class Offsets(Part):
-    """The part that gives out offsets: those from `start` up to but not including `end` can be read."""
+    """A part that assigns offsets; those from `start` up to but not including `end` can be read."""
 
     @property
     @abstractmethod
     def start(self) -> int:
-        """The first offset that is kept."""
+        """The first offset that can be read."""
 
     @property
     @abstractmethod
     def end(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""

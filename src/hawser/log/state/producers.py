@@ -1,20 +1,21 @@
-"""Producers: each batch of one is accepted once, in its order, however often and by whichever way it comes.
+"""Producers: each batch of a producer is accepted once and in order, however often it arrives.
 
-A producer has incarnations, and each numbers its batches from 1. Of the newest one the last sequence is kept,
-and the receipts of the last 64. A batch with incarnation i and sequence s comes to a producer at (j, last):
+A producer has incarnations, and each numbers its batches from 1. The state keeps the last sequence of the
+newest incarnation, and the receipts of its last 64 batches. The result for a batch with incarnation i and
+sequence s, at a producer with (j, last):
 
 | i against j | s | result |
 |---|---|---|
-| unknown producer, or i > j | 1 | accepted; i is the incarnation now |
-| unknown producer, or i > j | above 1 | UNKNOWN_PRODUCER: it was forgotten, or something is missing |
+| unknown producer, or i > j | 1 | accepted; i becomes the incarnation |
+| unknown producer, or i > j | above 1 | UNKNOWN_PRODUCER: it expired, or a batch is missing |
 | i < j | any | FENCED |
 | i = j | last + 1 | accepted |
 | i = j | above | GAP, retryable |
 | i = j | last - 63 to last | repeated, with its first receipt |
-| i = j | below | TOO_OLD: it is in the topic, since all up to last are, but where is forgotten |
+| i = j | below | TOO_OLD: it is in the topic, since all up to last are; its receipt is gone |
 
-A producer counts as idle from the first entry behind its newest batch that moved the time of the log. It may
-have been idle for longer, never for less.
+A producer is idle from the first entry after its newest batch that moved the time of the log. It may have
+been idle for longer, never for less.
 """
 
 from array import array
@@ -36,7 +37,7 @@ _read_expiry = decoder(ExpireProducers)
 
 
 class _Saved(msgspec.Struct, frozen=True, array_like=True):
-    """A producer, the arrays as they are kept."""
+    """A producer with its arrays as stored."""
 
     name: bytes
     incarnation: int
@@ -51,9 +52,9 @@ _decode = msgspec.msgpack.Decoder(list[_Saved]).decode
 
 
 class _Producer:
-    """The receipt of sequence s lies at (s - 1) mod 64 of both arrays. The producer is idle since `idle_ns`,
-    which is 0 until the time of the log is moved behind its newest batch. `saved` is the producer as it was
-    encoded last; None if it has changed since."""
+    """One producer. The receipt of sequence s is at (s - 1) mod 64 of both arrays. `idle_ns` is the time
+    since which it is idle, 0 before the time of the log moved after its newest batch. `saved` is its last
+    encoding; None if it has changed since."""
 
     __slots__ = ("counts", "firsts", "idle_ns", "incarnation", "last", "saved")
 
@@ -69,7 +70,7 @@ class _Producer:
 
 
 class Producers(Part):
-    """Every producer that this shard knows."""
+    """The producers of this shard."""
 
     name: ClassVar = "producers"
     kinds: ClassVar = {Kind.EXPIRE_PRODUCERS: 1}
@@ -83,12 +84,12 @@ class Producers(Part):
         return len(self._producers)
 
     def __iter__(self) -> Iterator[tuple[bytes, int, int]]:
-        """(id, incarnation, last sequence) of each, as an `ExpireProducers` names them."""
+        """(id, incarnation, last sequence) of each producer, as `ExpireProducers` names them."""
         for name, producer in self._producers.items():
             yield name, producer.incarnation, producer.last
 
     def newest(self, name: bytes) -> tuple[int, int, int] | None:
-        """(incarnation, first offset, records) of the newest batch of a producer; None if it is unknown."""
+        """(incarnation, first offset, records) of a producer's newest batch; None for an unknown producer."""
         producer = self._producers.get(name)
         if producer is None:
             return None
@@ -96,14 +97,13 @@ class Producers(Part):
         return producer.incarnation, producer.firsts[place], producer.counts[place]
 
     def idle_since(self, time_ns: int) -> Iterator[tuple[bytes, int, int]]:
-        """The producers that are idle since before this time of the log, as an `ExpireProducers` names
-        them."""
+        """The producers idle since before this time of the log, as `ExpireProducers` names them."""
         for name, producer in self._producers.items():
             if 0 < producer.idle_ns <= time_ns:
                 yield name, producer.incarnation, producer.last
 
     def mark(self, now_ns: int) -> None:
-        """Note that the time of the log was moved to this: every accepted batch was accepted before."""
+        """Note that the time of the log moved to `now_ns`; all batches so far were accepted before it."""
         if now_ns:
             for name in self._busy:
                 self._producers[name].idle_ns = now_ns
@@ -111,7 +111,7 @@ class Producers(Part):
             self._busy.clear()
 
     def judge(self, name: bytes, incarnation: int, sequence: int) -> Result | None:
-        """What a batch with this stamp gets; None if it is to be accepted. Changes nothing."""
+        """The result of a batch with this stamp if it is not accepted, otherwise None. Changes nothing."""
         producer = self._producers.get(name)
         if producer is None or incarnation > producer.incarnation:
             return None if sequence == 1 else Rejected(Reason.UNKNOWN_PRODUCER, 0, sequence)
@@ -128,7 +128,7 @@ class Producers(Part):
         return Repeated(producer.firsts[place], producer.counts[place])
 
     def accept(self, name: bytes, incarnation: int, sequence: int, first_offset: int, count: int) -> None:
-        """A batch that `judge` had nothing against has got these offsets."""
+        """Note the offsets of a batch for which `judge` gave None."""
         producer = self._producers.get(name)
         if producer is None or incarnation > producer.incarnation:
             producer = self._producers[name] = _Producer(incarnation, 0, array("Q"), array("I"))
@@ -162,7 +162,7 @@ class Producers(Part):
         return self.digest(), ()
 
     def digest(self) -> bytes:
-        # Most producers have not changed since the last checkpoint, and there may be many thousands.
+        # Most of the producers, maybe many thousands, have not changed since the last checkpoint.
         return _encode([each.saved or _saved(name, each) for name, each in sorted(self._producers.items())])
 
     def load(self, state: bytes) -> None:
@@ -182,13 +182,15 @@ class Producers(Part):
         for producer in producers.values():
             kept = min(producer.last, RECEIPTS)
             if len(producer.firsts) != kept or len(producer.counts) != kept:
-                raise BadState(f"a saved producer at sequence {producer.last} has not its {kept} receipts")
+                raise BadState(
+                    f"a saved producer at sequence {producer.last} does not have its {kept} receipts"
+                )
         self._producers = producers
         self._busy = {name for name, producer in producers.items() if not producer.idle_ns}
 
 
 def _saved(name: bytes, producer: _Producer) -> msgspec.Raw:
-    """It encoded, and kept as such."""
+    """Encode the producer and keep the encoding."""
     firsts, counts = list(producer.firsts), list(producer.counts)
     saved = _Saved(name, producer.incarnation, producer.last, firsts, counts, producer.idle_ns)
     producer.saved = msgspec.Raw(_encode(saved))

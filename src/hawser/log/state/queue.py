@@ -1,20 +1,19 @@
-"""A queue: messages that are each there until somebody is done with them.
+"""A queue: messages that are kept until they are accepted.
 
-It has two shelves. Messages are put on the first and done when they are accepted; those that nobody could
-handle, and those that were rejected, are moved to the second, the dead letters, from where they are taken in
-the same way, or moved back. A move is one entry, which carries the messages along: they are done on one shelf
-and new on the other, at the same time, and the log keeps nothing for the sake of where they were.
+A queue has two subqueues. Messages are put on the first and are done when they are accepted. Messages that
+were rejected, or failed in all their deliveries, move to the second, the dead letters; they are received from
+there in the same way, or moved back. A move is one entry that carries the messages: they are done in one
+subqueue and new in the other at the same time, and the log need not keep the old entries.
 
-Who holds a message is not known here: that is the soft state of the leader (`hawser.log.queue.claims`), and
-gone with it. What is known is how many deliveries of it have *ended*, given back by its holder, or taken from
-it. An entry that settles a message says that number: it takes effect only if the message is not done and no
-other delivery of it has ended meanwhile. So of two entries that end the same delivery one takes effect. It
-settles all it names or nothing, and a repeat of it, told by its stamp as that of a batch, changes nothing and
-says so. Counts only grow, and a message is settled once.
+This state does not know which session holds a message: that is the soft state of the leader
+(`hawser.log.queue.claims`). It knows how many deliveries of a message have *ended*, returned or taken back.
+An entry that settles a message names that number and takes effect only if the message is not done and no
+other delivery has ended meanwhile; so of two entries that end the same delivery only one takes effect. It
+settles all its messages or none. A repeat, identified by its stamp as for a batch, changes nothing and gets a
+result that says so. Delivery counts only grow, and a message is settled once.
 
-A put that has no room is rejected; the bytes are counted here, so all replicas judge alike. What is put on an
-empty queue always has room, and so has what is moved. A transaction that puts messages reserves their room
-when it is prepared, so that nobody else takes it before they are there.
+A put without room is rejected; the bytes are counted here, so all replicas agree. An empty queue accepts any
+put, and a move always has room. A transaction reserves room for its puts when it is prepared.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,12 +40,12 @@ __all__ = [
     "size_of",
 ]
 
-# The shelves, as entries name them.
+# The subqueues, as entries name them.
 MESSAGES: Final = 0
 DEAD_LETTERS: Final = 1
 
-# How much a queue holds unless an entry says otherwise; what a message counts beside its bytes, so that this
-# bounds their number too; how exactly bytes are counted.
+# The default capacity; the bytes added for each message, which also bound their number; the precision of the
+# count (`subqueue.py`).
 CAPACITY_BYTES: Final = 1 << 30
 MESSAGE_BYTES: Final = 64
 STEP_BYTES: Final = 64 << 10
@@ -96,12 +95,11 @@ class Queue(Part):
 
     @property
     def dead_letters(self) -> Subqueue:
-        """The dead letters."""
         return self.subqueues[DEAD_LETTERS]
 
     @property
     def used_bytes(self) -> int:
-        """What counts against the capacity."""
+        """The bytes that count against the capacity."""
         return self.messages.used_bytes + self.dead_letters.used_bytes + self.reserved_bytes
 
     @property
@@ -120,7 +118,7 @@ class Queue(Part):
         return self.put(header, entry, context)
 
     def put(self, header: Header, entry: Entry, context: Context) -> Result:
-        """Commit the batch of this entry, which may have been in the log for long."""
+        """Add the batch of this entry."""
         name, count = header.producer, header.records
         producers = context.part(Producers)
         verdict = self.judge(header, len(entry.frame), producers)
@@ -132,14 +130,14 @@ class Queue(Part):
         return Accepted(first, count)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so many bytes more may be put, or reserved."""
+        """Whether this many more bytes may be put or reserved."""
         used_bytes = self.used_bytes
         return not used_bytes or used_bytes + size_bytes <= self.capacity_bytes
 
     def judge(self, header: Header, frame_bytes: int, producers: Producers) -> Result | None:
-        """What a batch gets that would come with a frame of this size; None if it is to be accepted. Changes
-        nothing. A leader asks before it writes: what is refused when it is applied is in the log all the
-        same, and a full queue keeps the log."""
+        """The result of a batch with a frame of this size if it is not accepted, otherwise None. Changes
+        nothing. A leader asks before it proposes: an entry that is refused when applied still uses the log,
+        and a full queue keeps the log from being shortened."""
         if header.producer:
             verdict = producers.judge(header.producer, header.incarnation, header.sequence)
             if verdict is not None:
@@ -171,7 +169,7 @@ class Queue(Part):
         )
 
     def _carry_out(self, command: QueueSettle, entry: Entry) -> int:
-        """The offset on the other shelf of the first one that moves; 0 if none does."""
+        """Settle; gives the offset in the other subqueue of the first moved message, or 0."""
         subqueue, other = self.subqueues[command.subqueue], self.subqueues[1 - command.subqueue]
         for first, count, deliveries in command.returned:
             subqueue.give_back(first, count, deliveries)
@@ -212,12 +210,13 @@ class Queue(Part):
 
 
 def size_of(entry: Entry, count: int) -> int:
-    """What so many messages count that came with this entry."""
+    """The bytes that the `count` messages of this entry use."""
     return len(entry.frame) + MESSAGE_BYTES * count
 
 
 def is_sound(command: QueueSettle) -> bool:
-    """Whether it names some messages, each once, has the records of those that move, and a stamp or none."""
+    """Whether it names at least one message, each once, has the records of moved ones, and a whole stamp or
+    none."""
     behind = 0
     for first, count, _ in sorted(command.runs):
         if first < behind:

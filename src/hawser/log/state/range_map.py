@@ -1,8 +1,8 @@
-"""A number for every offset, kept as runs of equal ones.
+"""A map from offsets to numbers, kept as ranges of equal numbers.
 
-Runs are in order, do not overlap, hold no zeros, and two that touch have different numbers; so a stretch of
-offsets that are all alike lies within one run, and what a map costs depends on how often its numbers change,
-not on how many offsets it covers.
+Ranges are in order, do not overlap, do not hold 0, and adjacent ones have different numbers. So a stretch of
+equal numbers is one range, and the size of the map depends on how often the numbers change, not on how many
+offsets it covers.
 """
 
 from array import array
@@ -15,7 +15,7 @@ __all__ = ["RangeMap"]
 
 
 class RangeMap:
-    """Every offset has the number 0 until it is given another."""
+    """Every offset has the number 0 until `put` gives it another."""
 
     __slots__ = ("_ends", "_firsts", "_values")
 
@@ -25,11 +25,11 @@ class RangeMap:
         self._values = array("q")
 
     def __len__(self) -> int:
-        """How many runs there are."""
+        """The number of ranges."""
         return len(self._firsts)
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """(first offset, the one behind the last, number) of each run."""
+        """(first offset, end, number) of each range."""
         return zip(self._firsts, self._ends, self._values, strict=True)
 
     def get(self, offset: int) -> int:
@@ -38,13 +38,13 @@ class RangeMap:
         return self._values[place] if place < len(self._firsts) and self._firsts[place] <= offset else 0
 
     def end_of(self, offset: int) -> int:
-        """Where the run that holds this offset ends; `offset` itself if its number is 0."""
+        """The end of the range with this offset; `offset` itself if its number is 0."""
         place = bisect_right(self._ends, offset)
         held = place < len(self._firsts) and self._firsts[place] <= offset
         return self._ends[place] if held else offset
 
     def stretch(self, offset: int, end: int) -> tuple[int, int]:
-        """(where it ends, number): the offsets from this one on that have its number, up to `end`."""
+        """(end, number) of the offsets from this one on that have its number, at most up to `end`."""
         place = bisect_right(self._ends, offset)
         if place == len(self._firsts):
             return end, 0
@@ -63,7 +63,7 @@ class RangeMap:
         """Give this number to every offset from `first` up to but not including `end`."""
         assert first < end
         firsts, ends, values = self._firsts, self._ends, self._values
-        # Those that overlap, and what is left of the outer ones.
+        # The ranges that overlap, and what is left of the outer ones.
         low, high = bisect_right(ends, first), bisect_left(firsts, end)
         pieces = [(first, end, value)] if value else []
         if low < high and firsts[low] < first:
@@ -82,7 +82,7 @@ class RangeMap:
         values[low:high] = array("q", [piece[2] for piece in merged])
 
     def forget_below(self, offset: int) -> None:
-        """Give 0 to every offset below this one, which is not in the middle of a run."""
+        """Give 0 to every offset below this one, which must not be inside a range."""
         gone = bisect_right(self._ends, offset)
         assert gone == len(self._firsts) or self._firsts[gone] >= offset
         del self._firsts[:gone], self._ends[:gone], self._values[:gone]
@@ -91,11 +91,11 @@ class RangeMap:
         return list(self)
 
     def load(self, saved: list[tuple[int, int, int]]) -> None:
-        """Become what was saved; BadState if it cannot be."""
+        """Load a saved state; BadState if it is invalid."""
         behind, last = 0, 0
         for first, end, value in saved:
             if not behind <= first < end or not value or (first == behind and value == last):
-                raise BadState("the saved runs of a queue contradict themselves")
+                raise BadState("the saved ranges of a queue contradict themselves")
             behind, last = end, value
         self._firsts = array("Q", [run[0] for run in saved])
         self._ends = array("Q", [run[1] for run in saved])
@@ -103,7 +103,7 @@ class RangeMap:
 
 
 def _merge(pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Those that touch and have the same number become one."""
+    """Join adjacent ranges with equal numbers."""
     merged: list[tuple[int, int, int]] = []
     for first, end, value in pieces:
         if merged and merged[-1][1] == first and merged[-1][2] == value:

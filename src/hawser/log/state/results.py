@@ -40,30 +40,31 @@ __all__ = [
 
 
 class Result(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """What all of them are."""
+    """Base of all results of entries."""
 
 
 class Done(Result, frozen=True, tag="done"):
-    """There was nothing to do."""
+    """Applied, with nothing to report."""
 
 
 class Accepted(Result, frozen=True, tag="accepted"):
-    """The batch is in the topic or queue: these are the offsets of its records."""
+    """The batch was added to the topic or queue; these are the offsets of its records."""
 
     first_offset: int
     count: int
 
 
 class Repeated(Result, frozen=True, tag="repeated"):
-    """The batch was there already, or the messages settled by it: this is the receipt it got then. Nothing
-    changed."""
+    """A repeat: the batch was added, or the messages settled, before. This is the receipt of the first
+    time."""
 
     first_offset: int
     count: int
 
 
 class Trimmed(Result, frozen=True, tag="trimmed"):
-    """Records below `start` are gone. `held_by` is the group that kept more of them than was asked for."""
+    """Records below `start` were removed. `held_by` is the group that kept more of them than was asked
+    for."""
 
     start: int
     end: int
@@ -77,13 +78,13 @@ class Advanced(Result, frozen=True, tag="advanced"):
 
 
 class Expired(Result, frozen=True, tag="expired"):
-    """So many producers are forgotten; those that had gone on meanwhile are not."""
+    """The number of producers, tombstones or transactions that were removed."""
 
     count: int
 
 
 class Joined(Result, frozen=True, tag="joined"):
-    """The member belongs to the group, which has these members, sorted, and goes on at `position`."""
+    """The member belongs to the group, which has these members, sorted, and this position."""
 
     generation: int
     leader: str
@@ -92,7 +93,7 @@ class Joined(Result, frozen=True, tag="joined"):
 
 
 class Left(Result, frozen=True, tag="left"):
-    """The member does not belong to the group; without members there is no leader."""
+    """The member does not belong to the group; a group without members has no leader."""
 
     generation: int
     leader: str | None
@@ -100,20 +101,20 @@ class Left(Result, frozen=True, tag="left"):
 
 
 class Committed(Result, frozen=True, tag="committed"):
-    """The group goes on at `position`."""
+    """The group is at `position`."""
 
     position: int
 
 
 class Deleted(Result, frozen=True, tag="deleted"):
-    """There is no such group; there was one if `existed`."""
+    """The group does not exist; it `existed` before or not."""
 
     existed: bool
 
 
 class Settled(Result, frozen=True, tag="settled"):
-    """So many messages were accepted, returned and moved. The first that moved has this offset on the other
-    shelf; 0 if none did."""
+    """The numbers of messages accepted, returned and moved, and the offset of the first moved one in the
+    other subqueue, or 0."""
 
     accepted: int
     returned: int
@@ -122,27 +123,26 @@ class Settled(Result, frozen=True, tag="settled"):
 
 
 class Limited(Result, frozen=True, tag="limited"):
-    """The queue may hold so many bytes, and uses so many."""
+    """The capacity of the queue, and the bytes it uses."""
 
     capacity_bytes: int
     used_bytes: int
 
 
 class Staged(Result, frozen=True, tag="staged"):
-    """The operation of this number is part of its transaction, by this entry or an earlier one."""
+    """The operation of this number is staged, by this entry or an earlier one."""
 
     number: int
 
 
 class Prepared(Result, frozen=True, tag="prepared"):
-    """So many operations, or participants of a whole transaction, wait for a decision that nothing but
-    somebody's word can bring."""
+    """The number of operations of a prepared branch, or of participants of a prepared transaction."""
 
     count: int
 
 
 class Outcome(IntEnum):
-    """How a transaction ended, for good. Numbers are stored; they are never given a second meaning."""
+    """The final outcome of a transaction. The numbers are stored; a number is never reused."""
 
     COMMITTED = 1
     ROLLED_BACK = 2
@@ -159,7 +159,7 @@ class Outcome(IntEnum):
 
     @property
     def text(self) -> str:
-        """What happened, for people."""
+        """The outcome as text."""
         return _OUTCOMES[self]
 
 
@@ -170,9 +170,9 @@ _OUTCOMES: Final[dict[int, str]] = {
     Outcome.SESSION_LOST: "the session that worked in it was lost before it was prepared",
     Outcome.INCOMPLETE: "not all of its operations had arrived when it was to be committed",
     Outcome.NO_ROOM: "a queue has no room for what was put into it",
-    Outcome.TOO_MUCH: "as much prepared work as is allowed waits for decisions already",
-    Outcome.CONFLICT: "the position of a group was moved by somebody else",
-    Outcome.ORPHANED: "nobody decided it for as long as it was to wait",
+    Outcome.TOO_MUCH: "the shard has its maximum of prepared transactions",
+    Outcome.CONFLICT: "another client moved the position of a group",
+    Outcome.ORPHANED: "it was not decided in time",
     Outcome.DROPPED: "its batch was decided without it",
     Outcome.FAILED: "a session that worked in it has ended it as failed",
     Outcome.READ_ONLY: "there was nothing to do when it was to be prepared",
@@ -187,8 +187,8 @@ class Finished(Result, frozen=True, tag="finished"):
 
 
 class Answered(Result, frozen=True, tag="answered"):
-    """What a call of the XA interface got: its code (`hawser.transaction.xa.table`), the incarnation of the
-    xid and the worker that it was about, or 0, and the value that it asked for."""
+    """The answer of an XA call: its code (`hawser.transaction.xa.table`), the incarnation and the worker it
+    concerned, or 0, and the value it asked for."""
 
     code: int
     incarnation: int = 0
@@ -197,7 +197,7 @@ class Answered(Result, frozen=True, tag="answered"):
 
 
 class Reason(IntEnum):
-    """Why an entry changed nothing. Numbers are stored; they are never given a second meaning."""
+    """Why an entry changed nothing. The numbers are stored; a number is never reused."""
 
     BAD_PAYLOAD = 1
     GAP = 2
@@ -227,46 +227,44 @@ class Reason(IntEnum):
 
 
 _TEXTS: Final[dict[int, str]] = {
-    Reason.BAD_PAYLOAD: "the entry cannot be read as what its kind says; whoever proposed it wrote "
-    "something else",
-    Reason.GAP: "sequence {given} came where {current} is next; send those before it first, then it again",
-    Reason.UNKNOWN_PRODUCER: "nothing is known of this producer's incarnation, so sequence {given} cannot be "
-    "told from a repeat; begin a new incarnation at sequence 1",
+    Reason.BAD_PAYLOAD: "the payload of the entry does not match its kind; check that the client has the "
+    "version of the nodes",
+    Reason.GAP: "sequence {given} arrived and {current} is next; send the missing ones, then this one again",
+    Reason.UNKNOWN_PRODUCER: "this producer's incarnation is not known, so sequence {given} may be a repeat; "
+    "begin a new incarnation at sequence 1",
     Reason.FENCED: "incarnation {given} of this producer is over, {current} has taken its place; stop",
-    Reason.TOO_OLD: "sequence {given} is in the topic already, but its receipt is no longer kept, "
-    "the newest is {current}; do not send it again",
-    Reason.NO_GROUP: "there is no such group; join it first",
-    Reason.NOT_MEMBER: "only a member of the group may do this, and this is none; join it again",
+    Reason.TOO_OLD: "sequence {given} is in the topic already, but its receipt is no longer kept (the "
+    "newest is {current}); do not send it again",
+    Reason.NO_GROUP: "the group does not exist; join it first",
+    Reason.NOT_MEMBER: "the caller is not a member of the group; join it again",
     Reason.OTHER_GENERATION: "the group is in generation {current}, not {given}; join it again",
-    Reason.MOVED: "the group goes on at {current}, not at {given}; go on from there",
-    Reason.BACKWARD: "a commit from {current} to {given} goes back; to read again, delete the group and "
+    Reason.MOVED: "the group is at {current}, not at {given}; continue from there",
+    Reason.BACKWARD: "a commit cannot go back from {current} to {given}; to read again, delete the group and "
     "join it anew",
     Reason.BEYOND_END: "offset {given} is beyond the end, {current}",
-    Reason.QUEUE_FULL: "the queue holds {current} bytes and has no room for {given} more; have messages, or "
-    "its dead letters, accepted, then put it again",
-    Reason.NOT_HELD: "the delivery of {message} is over: it was accepted, given back or moved "
-    "meanwhile; nothing that was asked for together with it was done",
-    Reason.LOCKED: "a transaction holds message or group {given}; try again when it has ended",
+    Reason.QUEUE_FULL: "the queue holds {current} bytes and has no room for {given} more; accept messages or "
+    "dead letters of it, then put again",
+    Reason.NOT_HELD: "the delivery of {message} is over: it was accepted, returned or moved meanwhile; no "
+    "part of the request took effect",
+    Reason.LOCKED: "a transaction has locked message or group {given}; try again when it has ended",
     Reason.TRANSACTION_OVER: "the transaction has ended, outcome {current}; begin another one",
-    Reason.TRANSACTION_CLOSED: "the transaction is prepared, nothing can join it; commit it or roll it back",
-    Reason.OLD_INCARNATION: "this is incarnation {given} of the transaction's id, and {current} has begun; "
-    "the one that is meant is over",
-    Reason.TOO_MANY_TRANSACTIONS: "there are {current} of as much transactional work as this shard takes, or "
-    "remembers for those who may ask; end some, `hawser tx list` shows them, or wait, then try again",
-    Reason.NOT_PREPARED: "the transaction is not prepared, so nobody can have decided to commit it",
-    Reason.NO_BRANCH: "branch {given} of those that the batch names is not prepared; the batch was not "
-    "committed, run it again",
+    Reason.TRANSACTION_CLOSED: "the transaction is prepared and takes no more operations; end it",
+    Reason.OLD_INCARNATION: "this is incarnation {given} of the transaction's id, but {current} has begun, "
+    "so it is over",
+    Reason.TOO_MANY_TRANSACTIONS: "this shard takes no more transactional work: it has {current} transactions "
+    "or deliveries; end some (`hawser tx list` shows them) or wait, then try again",
+    Reason.NOT_PREPARED: "the transaction is not prepared, so it cannot be committed; prepare it first",
+    Reason.NO_BRANCH: "branch {given} of the batch is not prepared; the batch was not committed, "
+    "run it again",
     Reason.OTHER_QUERY: "another query writes under this application's name; give this one a name of its "
-    "own (txnAppId), or go on from the other's checkpoint",
-    Reason.TOO_MANY_WORKERS: "sessions have begun to work in the branch {current} times, and it takes no "
-    "more; end it, and work in another branch",
+    "own (txnAppId), or continue from the other's checkpoint",
+    Reason.TOO_MANY_WORKERS: "sessions have begun work in this branch {current} times, its maximum; end it "
+    "and work in another branch",
     Reason.OTHER_TIME: "the time of the log is {current} ns, not {given} ns; another entry moved it first",
-    Reason.TOO_MUCH_STAGED: "with this operation open and prepared transactions have {given} bytes staged on "
-    "this shard, and {current} are allowed (setting node.staged_bytes); write less in one transaction or to "
-    "more partitions, end other transactions (`hawser tx list` shows them), or raise the nodes' setting",
-    Reason.TOO_MANY_OPERATIONS: "with this operation open and prepared transactions have {given} operations "
-    "staged on this shard, and {current} are allowed; put more messages into each batch, write to more "
-    "partitions, or end other transactions (`hawser tx list` shows them)",
+    Reason.TOO_MUCH_STAGED: "transactions would have {given} bytes staged on this shard, and {current} are "
+    "allowed; write less in one, end others (`hawser tx list`), or raise node.staged_bytes",
+    Reason.TOO_MANY_OPERATIONS: "transactions would have {given} operations staged on this shard, and "
+    "{current} are allowed; put more messages into each batch, or end others (`hawser tx list`)",
 }
 assert set(_TEXTS) == set(Reason)
 
@@ -278,7 +276,7 @@ _RETRYABLE: Final = (
 
 
 class Rejected(Result, frozen=True, tag="rejected"):
-    """Nothing changed. `current` is what the state says, `given` what the entry said, where one was
+    """Nothing changed. `current` is the value in the state and `given` the one in the entry, where two were
     compared."""
 
     reason: Reason
@@ -287,17 +285,17 @@ class Rejected(Result, frozen=True, tag="rejected"):
 
     @property
     def retryable(self) -> bool:
-        """Whether the very same request may succeed later."""
+        """Whether the same request may succeed later."""
         return self.reason in _RETRYABLE
 
     @property
     def outcome(self) -> Literal["none", "applied"]:
-        """What became of the request: "applied" if an earlier one like it took effect."""
+        """The outcome of the request: "applied" if an earlier repeat of it took effect."""
         return "applied" if self.reason is Reason.TOO_OLD else "none"
 
     @property
     def text(self) -> str:
-        """What happened and what to do now, for people."""
+        """The reason and what to do next, as text."""
         message = f"message {self.given}" if self.given else "a message"
         return _TEXTS[self.reason].format(current=self.current, given=self.given, message=message)
 
@@ -306,7 +304,7 @@ class Rejected(Result, frozen=True, tag="rejected"):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a batch lies: the index of its entry in the log, and the offsets of its records."""
+    """The place of a batch: the index of its entry in the log, and the offsets of its records."""
 
     index: int
     first_offset: int
@@ -314,7 +312,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutOfRange(msgspec.Struct, frozen=True, array_like=True):
-    """There is no such record: there are those from `start` up to but not including `end`."""
+    """The offset has no record; those from `start` up to but not including `end` have."""
 
     start: int
     end: int

@@ -1,12 +1,11 @@
 """A topic's partition: batches in the order of their commits, offsets from 1, retention.
 
-Offsets are dense and count what was accepted only: `end - start` is the number of records there are. The
-records themselves stay in the log; the topic knows in which entry each lies.
+Offsets are dense and count accepted records only: `end - start` is the number of records. The records stay in
+the log; the topic knows the entry of each.
 
-Timestamps are the producers', and need not be in order. `at_time` is exact in this sense: no retained record
-before the offset it gives has that timestamp or a later one. If timestamps never fall, the batch at that
-offset has the first such record; otherwise a batch that came before, trimmed ones included, may have made it
-earlier.
+Timestamps come from the producers and need not be in order. `at_time` gives an offset before which no
+retained record has the timestamp or a later one. If timestamps never fall, the batch at that offset has the
+first such record; otherwise an earlier batch, even a trimmed one, may have moved the result forward.
 """
 
 from collections.abc import Sequence
@@ -54,27 +53,25 @@ class Topic(Offsets):
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return self._index.end - self._index.start
 
     def locate(self, offset: int) -> Place | OutOfRange:
-        """Where the batch with this record is."""
+        """The place of the batch with this record."""
         index = self._index
         if index.start <= offset < index.end:
             return index.locate(offset)
         return OutOfRange(index.start, index.end)
 
     def at_time(self, timestamp_ns: int) -> int:
-        """Where to begin so as to miss no record of this time or later; `end` if there is none.
-
-        The first record of a batch, or `start`; whoever wants the very record asks `Batch.first_at`.
-        """
+        """The offset from which to read all records of this time or later; `end` without one. It is the first
+        of a batch, or `start`; `Batch.first_at` finds the record itself."""
         return self._index.at_time(timestamp_ns)
 
     def at_entry(self, index: int) -> int:
-        """The first offset whose batch lies in entry `index` or a later one; `end` if none does.
+        """The first offset whose batch is in entry `index` or a later one; `end` without one.
 
-        Later offsets may lie in earlier entries: a transaction stages its batches before it commits them.
+        Later offsets may be in earlier entries, because a transaction stages its batches before it commits.
         """
         return self._index.at_entry(index)
 
@@ -92,7 +89,7 @@ class Topic(Offsets):
         return self.publish(header, entry.index, context)
 
     def publish(self, header: Header, index: int, context: Context) -> Result:
-        """Commit the batch of entry `index`, which may have been in the log for long."""
+        """Add the batch of entry `index`."""
         name, count = header.producer, header.records
         if not name:
             return Accepted(self._index.append(index, count, header.latest_ns), count)
@@ -105,7 +102,7 @@ class Topic(Offsets):
         return Accepted(first, count)
 
     def commit_staged(self, index: int, count: int, latest_ns: int) -> None:
-        """A transaction commits the batch of entry `index`, which has no producer; it cannot fail."""
+        """Add the batch of entry `index` for a transaction; it has no producer, and cannot fail."""
         self._index.append(index, count, latest_ns)
 
     def _trim(self, entry: Entry, context: Context) -> Result:

@@ -539,7 +539,7 @@ class Branches(Part):
         self.limit = saved.limit
         self.register.load(saved.branches, saved.tombstones, saved.marks, saved.ages)
         if any(each not in saved.delivered or at > saved.marks for each, at in saved.deleted.items()):
-            raise BadState("the saved deletions of coordinator shards contradict their deliveries")
+            raise BadState("the saved coordinator shards that were deleted contradict their deliveries")
         self.delivered, self.deleted = saved.delivered, saved.deleted
         self._lowest = 0
         for _, branch in self.register:
