@@ -251,8 +251,8 @@ _TEXTS: Final[dict[int, str]] = {
     Reason.TRANSACTION_CLOSED: "the transaction is prepared and takes no more operations; end it",
     Reason.OLD_INCARNATION: "this is incarnation {given} of the transaction's id, but {current} has begun, "
     "so it is over",
-    Reason.TOO_MANY_TRANSACTIONS: "this shard takes no more transactional work: it has {current} transactions "
-    "or deliveries; end some (`hawser tx list` shows them) or wait, then try again",
+    Reason.TOO_MANY_TRANSACTIONS: "this shard takes no more transactional work: it has {current} "
+    "transactions or deliveries; end some (`hawser tx list` shows them) or wait, then try again",
     Reason.NOT_PREPARED: "the transaction is not prepared, so it cannot be committed; prepare it first",
     Reason.NO_BRANCH: "branch {given} of the batch is not prepared; the batch was not committed, "
     "run it again",
