@@ -118,7 +118,7 @@ def test_what_nobody_could_be_told_to_drop_is_dropped_later(bus: Any, how: str, 
     router = bus._client.router
     leader_link, router.leader_link = router.leader_link, lambda shard: None
     if how == "commit":
-        with pytest.raises(hawser.TransactionAborted, match="nobody could be asked"):
+        with pytest.raises(hawser.TransactionAborted, match="no shard could be reached"):
             tx.commit()
     else:
         tx.rollback()
@@ -292,7 +292,7 @@ def test_nobody_asks_when_shards_may_have_forgotten(bus: Any, monkeypatch: pytes
     answers = Answers(answer)
     monkeypatch.setattr(shard_pipeline, "ask", answers.ask)
     for call in (tx.commit, tx.resolve):
-        with pytest.raises(hawser.OutcomeUnknown, match="nobody remembers any more"):
+        with pytest.raises(hawser.OutcomeUnknown, match="the shards have forgotten its outcome"):
             call()
     assert tx.state == "unknown" and answers.requests == 1
 
@@ -375,7 +375,7 @@ def test_a_bus_that_is_closed_asks_nobody(
     [
         (operations.Put, "payload"),
         (workspace, "Put"),
-        (Transaction, "_choose_home"),
+        (Transaction, "_choose_coordinator"),
         (ShardPipelines, "apart"),
     ],
 )

@@ -458,7 +458,7 @@ def test_once_it_has_ended_nothing_can_be_done_in_it(bus: Any) -> None:
         lambda: tx.accept(held),
     ]
     for call in calls:
-        with pytest.raises(hawser.UsageError, match="has ended, it is committed"):
+        with pytest.raises(hawser.UsageError, match="has ended: it is committed"):
             call()
     tx.rollback()
     assert tx.state == "committed" and contents(topic) == [b"1"]

@@ -125,7 +125,7 @@ def test_who_slept_until_the_batch_may_be_forgotten_is_not_told_that_it_failed(
     monkeypatch.setattr(application_batch, "boot_seconds", lambda: next(times))
     is_unknown = query == ONCE and slept_seconds
     expected = hawser.OutcomeUnknown if is_unknown else hawser.TransactionAborted
-    with pytest.raises(expected, match="Look whether its rows are there" if is_unknown else "not prepared"):
+    with pytest.raises(expected, match="Check whether its rows are there" if is_unknown else "not prepared"):
         application.decide(0, b"forgotten")
 
 

@@ -67,7 +67,7 @@ class LentSample(FetchedSample):
         said = self._held_message.disposition
         if self._held_message.state is State.SETTLED and said != self._queue_session.disposition(disposition):
             raise UsageError(
-                f"message {self.offset} was {_SAID[said]} already; what becomes of a message is said once"
+                f"message {self.offset} was {_SAID[said]} already; a message can be settled only once"
             )
 
     def __repr__(self) -> str:

@@ -1,13 +1,16 @@
-"""Batches of an application, as its processes write them: many branches, and one decision for all.
+"""Batches of an application (Spark's micro-batches): many branches, and one decision for all of them.
 
-Each task stages its part under a branch of its own, which no other attempt has, and has it prepared: from
-then on only a decision commits it or drops it. The decision names the branches that count. Those of the same
-application that it does not name are dropped, whoever wrote them and whether or not they are alive; a batch
-that is decided stays so, and whoever comes again with it is told and changes nothing; who asks before spares
-himself the writing.
+    branch state  meaning                              next
+    staging       a task stages its part               prepared; dropped when its process ends
+    prepared      only a decision commits or drops it  committed; dropped, also after `orphan_seconds`
+    committed     the decision names it                none
+    dropped       no decision names it                 none
 
-What is staged and not prepared goes with the process that staged it. What is prepared and never decided goes
-after as long as it was told to wait.
+Promise: the first decision of a batch stands, and a repeated one changes nothing.
+
+Each attempt of a task has a branch of its own. The decision names the branches that count; it drops all other
+branches of the application, whether or not their writers are alive. `query_batches` tells a writer beforehand
+that its batch is decided.
 """
 
 import asyncio
@@ -46,13 +49,13 @@ __all__ = [
     "query_batches",
 ]
 
-# So much of one branch is on its way at a time.
+# The most unacknowledged bytes of one branch.
 _MOST_UNDER_WAY_BYTES: Final = 16 << 20
 
 
 class ApplicationBatch(NamedTuple):
-    """A batch by its number, and who writes it: of one application only one query may. `title` is what people
-    call the application, if that is not its name."""
+    """A batch by its number. Only one query at a time writes as an application. `title` is the application's
+    name for people, if it has another one."""
 
     application: bytes
     query: bytes
@@ -61,11 +64,11 @@ class ApplicationBatch(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Its name, for people."""
+        """The batch in error texts."""
         return f"batch {self.number} of {self.title or repr(self.application.decode(errors='replace'))}"
 
     def branch(self, name: bytes) -> TransactionId:
-        """One of its branches."""
+        """The transaction of one of its branches."""
         return TransactionId(Xid(APPLICATION_FORMAT, self.application, name), 1)
 
 
@@ -79,8 +82,8 @@ class Operation(NamedTuple):
 
 
 class BatchBranch:
-    """The part of a batch that one task writes. Everything happens in the event loop. If it cannot be staged
-    or prepared it is withdrawn before the error is raised."""
+    """The part of a batch that one task writes. Lives in the event loop. If it cannot be staged or prepared
+    it is withdrawn before the error is raised."""
 
     def __init__(
         self, router: Router, coordinators: CoordinatorShards, batch: ApplicationBatch, name: bytes
@@ -93,7 +96,7 @@ class BatchBranch:
         self._owner = owner_of(router.run)
         self._inner = Transaction(batch.branch(name), self._owner, MAX_TIMEOUT_SECONDS)
         self._pipelines: dict[str, ShardPipeline] = {}
-        # Operations that are not acknowledged, by shard and number: their sizes.
+        # The sizes of unacknowledged operations, by shard and number.
         self._under_way: dict[tuple[str, int], int] = {}
         self._withdrawals: dict[str, Request] | None = None
         self._failure: HawserError | None = None
@@ -106,7 +109,7 @@ class BatchBranch:
         return not self._inner.shards
 
     async def stage(self, operations: Iterable[Operation]) -> None:
-        """Have these staged, in order on each shard; return when there is room for more."""
+        """Stage operations, in order on each shard; return when there is room for more."""
         for name, shard, kind, payload in operations:
             if shard not in self._pipelines:
                 self._pipelines[shard] = ShardPipeline(self._router, name, shard)
@@ -117,8 +120,8 @@ class BatchBranch:
             await self._until(lambda: sum(self._under_way.values()) <= _MOST_UNDER_WAY_BYTES)
 
     async def prepare(self, orphan_seconds: int) -> bool:
-        """Return True when it waits for a decision, at most for so long; False if its batch was decided
-        before, and nothing is left of this."""
+        """Prepare the branch, which then waits for a decision for up to `orphan_seconds`. False if its batch
+        was decided before; the branch is withdrawn then."""
         assert not self.is_empty
         async with self._withdrawn_if_it_fails():
             return await self._prepare(orphan_seconds)
@@ -139,7 +142,7 @@ class BatchBranch:
             return False
         if self._refusal is not None:
             raise _refused(batch, self._refusal)
-        why = inner.why_refused or (inner.outcome.text if inner.outcome is not None else "nobody said why")
+        why = inner.why_refused or (inner.outcome.text if inner.outcome is not None else "no reason is known")
         raise TransactionAborted(f"a part of {batch.text} was not prepared: {why}. It may be written again")
 
     @asynccontextmanager
@@ -152,7 +155,7 @@ class BatchBranch:
             raise
 
     async def withdraw(self) -> None:
-        """Give up what was staged, once; it waits a few seconds at most for the answers."""
+        """Abort the branch, once; return when the shards have done so, or after a few seconds."""
         if self._withdrawals is not None:
             return
         label = Label(self._inner.id, 0, 0, self._owner, MAX_TIMEOUT_SECONDS).encode()
@@ -169,8 +172,8 @@ class BatchBranch:
         self._stop()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Return when this is true. Whatever fails first is raised; Unavailable if nothing happens for too
-        long."""
+        """Return when the condition is true. Raises the first failure, or Unavailable if no answer comes
+        within a call's timeout."""
         seconds = self._router.settings.timeout
         while not condition():
             if self._failure is not None:
@@ -184,7 +187,7 @@ class BatchBranch:
             except TimeoutError:
                 trouble = "; ".join({each.trouble for each in self._pipelines.values()})
                 raise Unavailable(
-                    f"{self._batch.text} cannot be written: nobody acknowledged anything for {seconds:g} s "
+                    f"{self._batch.text} cannot be written: no shard acknowledged anything for {seconds:g} s "
                     f"({trouble})"
                 ) from None
 
@@ -196,10 +199,10 @@ class BatchBranch:
         for pipeline in self._pipelines.values():
             pipeline.leave(self)
 
-    # As `Sender` has it.
+    # See `Sender`.
 
     def send_waiting(self) -> None:
-        """Nothing waits here."""
+        """A branch buffers nothing."""
 
     def unanswered(self, shard: str) -> list[Request]:
         if self._withdrawals is None:
@@ -227,8 +230,8 @@ class BatchBranch:
 
 
 class BatchDecision(NamedTuple):
-    """An application's batches before `undecided` are decided, and what is written for them changes nothing.
-    `source` is what came with the last of them."""
+    """The batches of an application before `undecided` are decided: writing them again changes nothing.
+    `source` is that of the last decision."""
 
     undecided: int
     source: bytes
@@ -237,7 +240,7 @@ class BatchDecision(NamedTuple):
 async def query_batches(
     router: Router, coordinators: CoordinatorShards, batch: ApplicationBatch
 ) -> BatchDecision:
-    """How far the application of this batch is."""
+    """Which batches of this batch's application are decided."""
     xid = batch.branch(b"").xid
     deadline = router.loop.time() + router.settings.timeout
     coordinator = await coordinators.of(xid, deadline)
@@ -254,11 +257,11 @@ async def decide_batch(
     branches: Sequence[bytes],
     source: bytes = b"",
 ) -> bool:
-    """Commit these branches, and drop the others of this batch and those before it. False if the batch was
-    decided before without them: that stands, and this changes nothing. Fenced if another query writes as
-    this application, TransactionAborted if a branch is not prepared: then nothing is committed.
-    OutcomeUnknown if that may be because home has forgotten the batch since it was asked first. `source`, a
-    digest of what the batch was made of, is kept with the last batch."""
+    """Commit these branches, and drop all others of this batch and of those before it. False if the batch was
+    decided before without them: that decision stands. Fenced if another query writes as this application.
+    TransactionAborted if a branch is not prepared; nothing is committed then. OutcomeUnknown if that may be
+    because the coordinator shard has forgotten the batch since the first request. `source`, a digest of the
+    batch's input, is kept with the last batch."""
     began = boot_seconds()
     command = CoordinatorBatch(batch.application, batch.query, batch.number, tuple(branches), source)
     (result,) = await _ask_coordinator(router, coordinators, batch, [(Kind.HOME_BATCH, command)])
@@ -266,8 +269,8 @@ async def decide_batch(
         is_too_late = batch.query == ONCE and boot_seconds() - began >= KEEP_SECONDS
         if is_too_late and result.reason is Reason.NO_BRANCH:
             raise OutcomeUnknown(
-                f"{batch.text} was perhaps written: the answer took so long that nobody remembers. Look "
-                "whether its rows are there before writing them again"
+                f"{batch.text} was perhaps written: the answer took so long that the outcome is forgotten. "
+                "Check whether its rows are there before you write them again"
             )
         raise _refused(batch, result)
     assert isinstance(result, Finished), result

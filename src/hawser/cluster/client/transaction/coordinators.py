@@ -1,4 +1,4 @@
-"""The homes of transactions, as a client finds them: made when they are needed for the first time."""
+"""The coordinator shards of transactions: a client finds them, and creates them for their first use."""
 
 import time
 
@@ -12,24 +12,24 @@ __all__ = ["CoordinatorShards", "boot_seconds"]
 
 
 def boot_seconds() -> float:
-    """A clock that goes on while the machine sleeps, as homes go on to forget."""
+    """A clock that runs while the machine sleeps, because the coordinators' memory expires meanwhile, too."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class CoordinatorShards:
-    """Of one client, in its event loop."""
+    """The coordinator shards as one client knows them. Lives in its event loop."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self._shards: list[str] = []
 
     async def of(self, xid: Xid, deadline: float) -> str:
-        """The shard that decides about an xid."""
+        """The shard that coordinates this xid."""
         shards = await self.all(deadline, create=True)
         return shards[coordinator_number(xid, len(shards))]
 
     async def all(self, deadline: float, create: bool = False) -> list[str]:
-        """All of them; none if nobody has needed any yet and none is to be made. There never are others."""
+        """All of them; none if they do not exist and are not to be created. Their number never changes."""
         if not self._shards:
             try:
                 entry = await catalog.open_topic(self._router, wire.HOMES, {}, create, deadline, "homes")

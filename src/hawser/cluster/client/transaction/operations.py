@@ -1,7 +1,6 @@
-"""Operations of a transaction before they are sent: what waits for one shard, in order.
+"""Operations of a transaction that wait to be sent: one ordered buffer for each shard.
 
-Records one behind the other become one batch, messages of one session that are accepted one behind the other
-one lock.
+Consecutive records become one batch; consecutive accepts of one session become one lock command.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from hawser.record.rows import Records, Rows
 
 __all__ = ["Accept", "OperationBuffer", "Move", "Put"]
 
-# A token on its way, about.
+# Approximate sizes on the wire.
 _TOKEN_BYTES: Final = 16
 _MOVE_BYTES: Final = 100
 
@@ -34,7 +33,7 @@ class Put:
         self._count = len(records)
 
     def take(self, other: "Operation", most_bytes: int, most_records: int) -> bool:
-        """Whether this does what the other does, too, from here on."""
+        """Absorb the operation that follows, if one entry can hold both; whether it did."""
         if not isinstance(other, Put) or (self.kind, self._compression) != (other.kind, other._compression):
             return False
         if self.nbytes + other.nbytes > most_bytes or self._count + other._count > most_records:
@@ -49,7 +48,7 @@ class Put:
 
 
 class Accept:
-    """Messages that a session holds."""
+    """Messages of one session to accept."""
 
     kind: Final = Kind.QUEUE_SETTLE
 
@@ -72,7 +71,7 @@ class Accept:
 
 
 class Move:
-    """A group is to go on elsewhere."""
+    """A new position of a consumer group."""
 
     kind: Final = Kind.GROUP_COMMIT
     nbytes: Final = _MOVE_BYTES
@@ -91,7 +90,7 @@ Operation = Put | Accept | Move
 
 
 class OperationBuffer:
-    """What waits for one shard."""
+    """The operations that wait for one shard."""
 
     def __init__(self, most_bytes: int, most_records: int) -> None:
         self.nbytes = 0
@@ -104,6 +103,6 @@ class OperationBuffer:
             self._operations.append(operation)
 
     def clear(self) -> list[Operation]:
-        """All of them, in order; none is left."""
+        """Remove and return all operations, in order."""
         operations, self._operations, self.nbytes = self._operations, [], 0
         return operations

@@ -1,12 +1,18 @@
-"""Entries of transactions on their way to the leader of a shard.
+"""The pipeline of requests to one shard: entries of a client's transactions, batched and in order.
 
-As batches of a producer: what waits when a request may be sent goes together, whichever transactions it is
-of, and is proposed in its order. What is not answered is asked again, in order and elsewhere if need be, once
-nothing is under way any more: everything has a number or says how its transaction ends, so a repeat changes
-nothing. A shard that decides for others answers when these have heard, so nobody shares that way.
+    state       meaning                                              next
+    sending     entries wait, or up to `in_flight` requests are out  failed
+    failed      a request was lost or refused; nothing new is sent   recovering, once no request is out
+    recovering  everything unanswered is sent again, in order        sending, when all is answered
 
-Many transactions at a time may fall into step: all hear together and ask together, and either this client or
-the leader has nothing to do. Then half of those who hear together hear later, and two requests take turns.
+Promise: the entries of each transaction reach the shard in order, and are repeated until they are answered.
+
+- The entries that wait when a request may be sent share it, whichever transactions they are of.
+- A repeat changes nothing: each entry has a number or ends its transaction.
+- The coordinator shard answers once the participants have, so each transaction has a pipeline of its own to
+  it.
+- When many transactions run in lockstep, half of the results are delivered first, so that two requests stay
+  in flight and neither the client nor the leader waits for the other.
 """
 
 import asyncio
@@ -31,38 +37,38 @@ __all__ = ["ShardPipeline", "ShardPipelines", "Leftover", "Sender"]
 
 _log = logging.getLogger("hawser.cluster.client")
 
-# So many entries go in one request.
+# The most entries in one request.
 _MOST_ENTRIES: Final = 1_000
-# Of so many who hear together half hear later.
+# The least number of results to deliver in two halves.
 _WORTH_HALVING: Final = 16
-# So long an operation waits for others to go with it.
+# How long an operation waits for others to share its request.
 _SOON_SECONDS: Final = 0.02
 
 
 class Sender(Protocol):
-    """A transaction. `doubts` counts the times that an entry which commits it may have arrived."""
+    """A transaction. `doubts` counts its commit entries that may have arrived without an answer."""
 
     doubts: int
 
     def heard(self, request: Request, result: Result) -> None:
-        """This is what became of one."""
+        """Handle the result of a request."""
 
     def lost(self, shard: str, error: HawserError) -> None:
-        """Nobody will answer, for this reason."""
+        """Handle the loss of a shard: its requests will not be answered, for this reason."""
 
     def unanswered(self, shard: str) -> list[Request]:
-        """What is to be sent to this shard, again or for the first time."""
+        """The requests to this shard that are not answered, sent or not."""
 
     def send_waiting(self) -> None:
-        """Have carried what waits for more to go with it."""
+        """Send the operations that wait for others to share their request."""
 
 
 _Item = tuple[Sender, Request]
 
 
 class Leftover:
-    """What is sent for a transaction that nobody waits for any more, so that nothing of it is left: until it
-    is answered, or so late that the shards have ended it by themselves. A `Sender`."""
+    """The cleanup requests of a transaction whose caller has left. They are sent until they are answered, or
+    until the shards have ended the transaction by themselves. A `Sender`."""
 
     def __init__(self, requests: Sequence[Request], until: float) -> None:
         self.doubts = 0
@@ -82,18 +88,18 @@ class Leftover:
         return [each for each in self._requests if each.shard == shard]
 
     def send_waiting(self) -> None:
-        """Nothing waits."""
+        """A leftover buffers nothing."""
 
 
 class ShardPipeline:
-    """To one shard of the topic or queue `name`. Everything happens in the event loop."""
+    """Sends to one shard of the topic or queue `name`. Lives in the event loop."""
 
     def __init__(self, router: Router, name: str, shard: str) -> None:
         self._router = router
         self._settings = router.settings
         self._name = name
         self._shard = shard
-        # Those who have not heard everything.
+        # The senders with unanswered requests.
         self._senders: dict[Sender, None] = {}
         self._queue: deque[_Item] = deque()
         self._queued_bytes = 0
@@ -102,13 +108,13 @@ class ShardPipeline:
         self._tasks: set[asyncio.Task[None]] = set()
         self._recovery: asyncio.Task[None] | None = None
         self._is_due = self._has_failed = self._is_sent_elsewhere = False
-        # Whether most of those who heard last have more to send at once.
+        # Whether at least half of the transactions answered last had more to send at once.
         self._is_in_step = False
-        # What was wrong last.
-        self.trouble = "nobody leads the shard"
+        # The last failure.
+        self.trouble = "the shard has no leader"
 
     def carry(self, sender: Sender, requests: Sequence[Request]) -> None:
-        """Send these, one behind the other, as soon as possible."""
+        """Send these, in order, as soon as possible."""
         self._senders[sender] = None
         if not self._has_failed:
             for request in requests:
@@ -118,15 +124,15 @@ class ShardPipeline:
                 self._send_what_waits()
 
     def leave(self, sender: Sender) -> None:
-        """It wants to hear nothing more, and nothing more of it is sent."""
+        """Send nothing more for this sender, and give it no more results."""
         self._senders.pop(sender, None)
 
     def apart(self) -> "ShardPipeline":
-        """Another one to the same shard."""
+        """A second pipeline to the same shard."""
         return ShardPipeline(self._router, self._name, self._shard)
 
     async def close(self) -> None:
-        """Nothing more is sent."""
+        """Stop sending."""
         self._senders.clear()
         tasks = [*self._tasks, *(() if self._recovery is None else (self._recovery,))]
         for task in tasks:
@@ -140,7 +146,7 @@ class ShardPipeline:
             self._send_part()
 
     def _send_part(self) -> None:
-        """As much as goes together."""
+        """Send one request with as much as fits."""
         link = self._router.leader_link(self._shard)
         if link is None or (self._open_requests and link is not self._link):
             self._failed()
@@ -155,8 +161,8 @@ class ShardPipeline:
             task.add_done_callback(self._tasks.discard)
 
     def _may_send(self) -> bool:
-        """What waits while something is under way goes together; but many do not wait for a few, nor for
-        about as many."""
+        """Whether another request may go out. While one is in flight, entries wait to share the next, unless
+        they are more than it has, or about as many in lockstep."""
         if self._open_requests == 0:
             return True
         settings, waiting, aloft = self._settings, len(self._queue), self._entries_aloft
@@ -172,7 +178,7 @@ class ShardPipeline:
                 yield sender, request
 
     def _parts(self, items: Iterable[_Item]) -> Iterator[list[_Item]]:
-        """What goes together: about as much as a batch, or one that is larger."""
+        """Split items into requests: each of about one batch, or of one larger item."""
         part: list[_Item] = []
         nbytes = 0
         for item in items:
@@ -194,7 +200,7 @@ class ShardPipeline:
         if not self._open_requests:
             self._forget_those_who_heard()
         if not self._is_due:
-            # Once those who heard of it had their turn: what they want next goes along.
+            # The senders that were answered run first, so that what they send next goes along.
             self._is_due = True
             self._router.loop.call_soon(self._go_on, len(items))
 
@@ -207,7 +213,8 @@ class ShardPipeline:
             self._send_what_waits()
 
     def _forget_those_who_heard(self) -> None:
-        """Who has not heard everything, and has nothing on its way, is to be asked for again."""
+        """Forget the senders that have every answer. One that lacks an answer and has nothing queued fails
+        the pipeline, which asks again."""
         waiting = {sender for sender, _ in self._queue}
         for sender in [each for each in self._senders if each not in waiting]:
             if sender.unanswered(self._shard):
@@ -216,7 +223,7 @@ class ShardPipeline:
                 del self._senders[sender]
 
     async def _ask(self, items: list[_Item], link: Link) -> bool:
-        """Whether they were answered. Whoever has left by now was told that nothing of it goes out."""
+        """Send items; whether they were answered. Senders that have left are skipped."""
         items = [item for item in items if item[0] in self._senders]
         if not items:
             return True
@@ -251,16 +258,16 @@ class ShardPipeline:
         return await self._refused(items, link, answer)
 
     def _tell(self, sender: Sender, request: Request, result: Result) -> None:
-        """Also a result that makes no sense to its transaction is no trouble of the others."""
+        """Deliver a result. One that its transaction cannot handle must not affect the others."""
         try:
             sender.heard(request, result)
         except Exception as error:
-            _log.exception("an answer of shard %s makes no sense", self._shard)
-            text = f"a transaction on {self._name!r} got an answer that makes no sense: {error!r}; report it"
+            _log.exception("a transaction cannot handle a result of shard %s", self._shard)
+            text = f"a transaction on {self._name!r} cannot handle a result: {error!r}; report it"
             self._lose((sender,), HawserError(text))
 
     async def _send_ahead(self, link: Link) -> None:
-        """Send what those want next who have heard, before the others hear."""
+        """Send the next entries of the senders that have their results, before the others get theirs."""
         await asyncio.sleep(0)
         if self._queue and not self._has_failed:
             self._send_part()
@@ -272,7 +279,7 @@ class ShardPipeline:
             sender.doubts -= request.commits
 
     async def _refused(self, items: list[_Item], link: Link, answer: wire.Failed) -> bool:
-        """One of them is refused for good, and nobody says what became of the others: each goes alone."""
+        """The leader refused one of the transactions for good without saying which: send each alone."""
         senders = dict.fromkeys(sender for sender, _ in items)
         if len(senders) == 1:
             self._did_not_arrive(items)
@@ -287,10 +294,10 @@ class ShardPipeline:
                 del self._senders[sender]
                 sender.lost(self._shard, error)
 
-    # Again.
+    # Recovery.
 
     def _failed(self) -> None:
-        """Once nothing is under way, ask for everything that is not answered until it is."""
+        """Stop sending; once no request is in flight, recover."""
         self._has_failed = True
         if self._recovery is None and not self._open_requests:
             self._recovery = self._router.loop.create_task(self._recover())
@@ -324,38 +331,37 @@ class ShardPipeline:
                     break
 
     def _unanswered(self) -> list[_Item]:
-        """Of all who have not heard everything; the others are forgotten."""
+        """The unanswered requests of all senders; senders without any are forgotten."""
         wanted = {sender: sender.unanswered(self._shard) for sender in self._senders}
         self._senders = {sender: None for sender, requests in wanted.items() if requests}
         return [(sender, request) for sender, requests in wanted.items() for request in requests]
 
 
 class ShardPipelines:
-    """Those of one client, one for each shard that its transactions touch; and when what they wait for goes
-    out, at the latest."""
+    """The pipelines of one client, one for each shard that its transactions touch, and the timer after which
+    buffered operations are sent."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self.soon: SharedTimer[Sender] = SharedTimer(
             router.loop, _SOON_SECONDS, lambda sender: sender.send_waiting()
         )
-        # As long as somebody has them, or something is under way.
+        # Alive while a transaction uses them or a request is in flight.
         self._shards: WeakValueDictionary[str, ShardPipeline] = WeakValueDictionary()
         self._apart: WeakSet[ShardPipeline] = WeakSet()
 
     def to(self, name: str, shard: str) -> ShardPipeline:
-        """The one that all transactions share."""
+        """The pipeline to a shard that all transactions share."""
         pipeline = self._shards.get(shard)
         if pipeline is None:
             pipeline = self._shards[shard] = ShardPipeline(self._router, name, shard)
         return pipeline
 
     def apart(self, shared: ShardPipeline) -> ShardPipeline:
-        """One for a single transaction, to the same shard."""
+        """A pipeline to the same shard for a single transaction."""
         pipeline = shared.apart()
         self._apart.add(pipeline)
         return pipeline
 
     async def close(self) -> None:
-        """Nothing more is sent."""
         await asyncio.gather(*(each.close() for each in [*self._shards.values(), *self._apart]))

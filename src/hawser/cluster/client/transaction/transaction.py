@@ -1,11 +1,22 @@
-"""Transactions of a client: lanes to run them on, and how one ends.
+"""Transactions of a client: the lanes that they run on, and how they commit and roll back.
 
-A lane is an xid that this client has to itself, for one transaction after the other. A transaction on one
-shard is committed there; one on several by one of them. Whoever commits is told what became of it: when no
-answer comes, the client has it rolled back unless it is committed by then, and hears which. If nobody answers
-that either, the outcome is unknown; it may be asked for again, and the lane is never used again.
+    state         meaning                                       next
+    open          takes operations                              committing, rolling back
+    committing    the coordinator shard is asked to commit      committed, rolled back; unknown at a timeout
+    rolling back  the participants are told to abort            rolled back
+    committed     decided; the groups are at their positions    none
+    rolled back   nothing of it remains                         none
+    unknown       no shard answered in time                     committed or rolled back, by `resolve`
 
-What goes on, goes on by itself: a call that is cancelled has neither undone nor ended it.
+Promise: a transaction takes effect on all of its shards or on none, and `commit` reports which, or
+OutcomeUnknown.
+
+- A lane is an xid of this client, for one transaction after the other. One whose last outcome is unknown is
+  never used again.
+- A transaction on one shard is decided by that shard; one on several by one of them, the coordinator shard.
+- If no answer to the commit comes in two thirds of the timeout, the client asks for the outcome; an undecided
+  transaction is rolled back by that.
+- Work in progress belongs to the client: the cancellation of a call neither undoes nor ends it.
 """
 
 import asyncio
@@ -37,15 +48,15 @@ __all__ = ["Lanes", "OpenTransaction", "State"]
 _log = logging.getLogger("hawser.cluster.client")
 
 State = Literal["open", "committing", "rolling back", "committed", "rolled back", "unknown"]
-# Of the time that a commit may take, the part after which the client stops waiting and asks.
+# The part of a commit's timeout after which the client asks for the outcome.
 _PATIENT_PART: Final = 2 / 3
 _ASKING_PART: Final = 1 - _PATIENT_PART
-# A call that ends late waits at least so long for the groups of its transaction.
+# A late call waits at least so long for the groups of its transaction.
 _FOLLOW_SECONDS: Final = 1.0
 
 
 class Lane:
-    """An xid, and how often it was used."""
+    """An xid of this client, and the number of its transactions so far."""
 
     def __init__(self) -> None:
         self.xid = Xid(LANE_FORMAT, secrets.token_bytes(16), b"")
@@ -57,8 +68,8 @@ class Lane:
 
 
 class Lanes:
-    """Of one client. `begin` may be called in any thread, also in a signal handler that has interrupted it:
-    each step is atomic, and there is no lock."""
+    """The lanes and open transactions of one client. `begin` may be called in any thread, even in a signal
+    handler that has interrupted it: each step is atomic, and there is no lock."""
 
     def __init__(self, router: Router) -> None:
         self.router = router
@@ -73,7 +84,7 @@ class Lanes:
         self.is_closed = False
 
     def begin(self, timeout_seconds: int) -> "OpenTransaction":
-        """A transaction of its own, which may stay uncommitted for so long."""
+        """A new transaction, which is rolled back if it is not committed after `timeout_seconds`."""
         try:
             lane = self._idle.pop()
         except IndexError:
@@ -84,24 +95,22 @@ class Lanes:
         return transaction
 
     def end(self, transaction: "OpenTransaction", lane: Lane | None) -> None:
-        """It is over; without a lane, that is not to be used again."""
+        """Note that a transaction is over. Its lane is reused unless it is None."""
         self._open.discard(transaction)
         if lane is not None:
             self._idle.append(lane)
 
     async def close(self) -> None:
-        """Roll back what is open; what is being committed ends before."""
+        """Roll back open transactions, and wait for those that are committing."""
         self.is_closed = True
         await asyncio.gather(*(each.close() for each in list(self._open)))
 
     async def leave(self) -> None:
-        """Nothing more is sent: what is left of those that nobody waits for ends with this client."""
+        """Stop sending: the shards end what is left of transactions when this client's session ends."""
         await self.pipelines.close()
 
 
 class OpenTransaction(Workspace):
-    """A transaction of this client."""
-
     __slots__ = (
         "_back", "_claims", "_ended", "_ends_since", "_following", "_got", "_is_asked_for", "_is_ending",
         "_lane", "_lanes", "_patience",
@@ -116,18 +125,17 @@ class OpenTransaction(Workspace):
         self._patience: asyncio.TimerHandle | None = None
         # The transaction's claims on groups.
         self._claims: dict[GroupMember, Claim] = {}
-        # Whether somebody asks on if the outcome is unknown.
+        # Whether `commit_for_certain` asks again if the outcome is unknown.
         self._is_asked_for = False
         self._following: set[asyncio.Task[None]] = set()
-        # When it was to be committed.
+        # When the commit began, by `boot_seconds`.
         self._ends_since = inf
-        # What was got for it, and what goes back to its place.
+        # Messages received for it, and their pending releases.
         self._got: Sequence[Held] = ()
         self._back: list[asyncio.Future[None]] = []
 
     @property
     def state(self) -> State:
-        """How far it is."""
         inner = self.inner
         if inner.outcome is not None:
             return "committed" if inner.outcome is Outcome.COMMITTED else "rolled back"
@@ -140,13 +148,13 @@ class OpenTransaction(Workspace):
     def check_open(self) -> None:
         if self._is_ending:
             raise UsageError(
-                f"transaction {self.inner.id} has ended, it is {self.state}; begin another one with "
+                f"transaction {self.inner.id} has ended: it is {self.state}. Begin another one with "
                 "bus.transaction()"
             )
 
     def commit_offsets(self, member: GroupMember, taken: Taken) -> None:
-        """The group goes on behind what was taken, if this is committed. If it can only be rolled back, the
-        member follows that all the same."""
+        """Move the group behind the samples taken when the transaction commits. Even if it can only be rolled
+        back, the member follows its end."""
         self.check_open()
         moves = member.claim(taken, self._claims.setdefault(member, Claim()))
         self.check()
@@ -157,8 +165,8 @@ class OpenTransaction(Workspace):
     # Ending.
 
     async def commit(self, got: Sequence[Held] = ()) -> None:
-        """Return when it is committed; TransactionAborted if it is not, and OutcomeUnknown, or InDoubt, if
-        nobody says. What was got and not accepted goes back to its place."""
+        """Return when it is committed. TransactionAborted if it is not; OutcomeUnknown or InDoubt if no shard
+        answers. Received messages that are not accepted are released."""
         deadline = self._deadline()
         self._take_over()
         self.check_open()
@@ -166,7 +174,7 @@ class OpenTransaction(Workspace):
         try:
             self._begin_commit()
         except Exception as error:
-            # Nobody foresaw it; but whoever waits hears what became of this.
+            # An unforeseen failure: the caller must still learn the outcome.
             self._fail(error)
             if self.inner.progress is Progress.COMMITTING:
                 self._ask()
@@ -177,7 +185,7 @@ class OpenTransaction(Workspace):
         await self._outcome(deadline)
 
     def _begin_commit(self) -> None:
-        """If it stays open, it has failed."""
+        """Send the commit. If the transaction is open afterwards, it has failed."""
         self._forget_soon()
         self._ends_since = boot_seconds()
         last = [request for shard in self._buffers for request in self._numbered(shard)]
@@ -193,22 +201,22 @@ class OpenTransaction(Workspace):
             self._lanes.patience_timer.set(self)
 
     def _go_alone_to(self, coordinator: str) -> None:
-        """It answers when others have heard: nobody else is to wait for that. What it has not acknowledged
-        goes with the decision."""
+        """Use a pipeline of its own to the coordinator shard, which answers once the participants have: other
+        transactions must not wait for that. Unacknowledged operations go along with the decision."""
         shared = self._pipelines[coordinator]
         shared.leave(self)
         self._pipelines[coordinator] = self._client_pipelines.apart(shared)
 
     def _begin_ending(self, got: Sequence[Held]) -> None:
-        """What is taken from here on is taken without waiting for the end."""
+        """From here on the group members take samples without waiting for the end."""
         self._is_ending = True
         self._got = got
         for member, claim in self._claims.items():
             claim.received = member.received
 
     async def rollback(self, got: Sequence[Held] = ()) -> None:
-        """Return when nothing of it is left, and what was got is back in its place; or cannot be reached, and
-        goes by itself. Once it is over this changes nothing."""
+        """Return when nothing of it is left and the received messages are released, or after a few seconds:
+        the shards then roll it back by themselves. Changes nothing once the transaction is over."""
         self._take_over()
         if not self._is_ending:
             self._begin_ending(got)
@@ -228,7 +236,7 @@ class OpenTransaction(Workspace):
 
     @property
     def _patient_seconds(self) -> float:
-        """How long a call waits for what goes on without it as well."""
+        """How long a call waits for work that continues without it."""
         return min(2 * self._settings.attempt_seconds, self._settings.timeout)
 
     async def _returned(self) -> None:
@@ -244,8 +252,8 @@ class OpenTransaction(Workspace):
         self._wait(self._settings.timeout)
 
     async def resolve(self) -> bool:
-        """Whether it is committed; if that is not known it is asked for, and what is not is rolled back by
-        that. OutcomeUnknown, or InDoubt, if nobody says."""
+        """Whether it is committed. An unknown outcome is asked for, which rolls an undecided transaction
+        back. OutcomeUnknown or InDoubt if no shard answers."""
         if not self._is_ending:
             raise UsageError(f"transaction {self.inner.id} is open; commit it, or roll it back")
         if self.state == "unknown":
@@ -258,8 +266,8 @@ class OpenTransaction(Workspace):
         return True
 
     async def commit_for_certain(self, got: Sequence[Held] = ()) -> None:
-        """As `commit`; but an outcome that is unknown is asked for again, until it is known, for as long as
-        the transaction might have lasted. OutcomeUnknown after that, or once the client is closed."""
+        """As `commit`, but ask again for an unknown outcome until the transaction's own timeout is over.
+        OutcomeUnknown after that, or once the client is closed."""
         self._is_asked_for = True
         try:
             await self.commit(got)
@@ -283,7 +291,7 @@ class OpenTransaction(Workspace):
         raise unknown
 
     async def close(self) -> None:
-        """End it, whatever it takes: what nobody has committed is rolled back."""
+        """End it: roll it back unless it was committed."""
         await self.rollback()
         if self.inner.progress is Progress.ROLLING_BACK:
             self._finish()
@@ -291,7 +299,7 @@ class OpenTransaction(Workspace):
         await self._followed(self._loop.time())
 
     def abandon(self) -> None:
-        """From any thread, at any time: roll it back, if it is open and there is still a loop to do so."""
+        """Roll it back if it is open and the loop still runs. May be called in any thread at any time."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._abandon)
 
@@ -303,7 +311,7 @@ class OpenTransaction(Workspace):
 
     async def _outcome(self, deadline: float) -> None:
         await self._ended.wait()
-        # What was in doubt when nobody waited any longer may be known by now.
+        # The outcome may have arrived after an earlier call gave up.
         self._begin_following()
         await self._followed(deadline)
         error = self._error()
@@ -315,8 +323,8 @@ class OpenTransaction(Workspace):
     def _error(self) -> HawserError | None:
         if self.state == "unknown" and self._is_too_late:
             return OutcomeUnknown(
-                f"transaction {self.inner.id} was to be committed, and nobody remembers any more whether it "
-                "was; look for its effects before it is run again"
+                f"transaction {self.inner.id} was to be committed, and the shards have forgotten its "
+                "outcome; look for its effects before you run it again"
             )
         if self.state != "rolled back":
             return self.inner.error()
@@ -325,12 +333,12 @@ class OpenTransaction(Workspace):
         if self.inner.outcome is None:
             trouble = "; ".join({each.trouble for each in self._pipelines.values()})
             return TransactionAborted(
-                f"transaction {self.inner.id} was not committed, because nobody could be asked to "
+                f"transaction {self.inner.id} was not committed, because no shard could be reached "
                 f"({trouble}). It may be run again"
             )
         return self.inner.error()
 
-    # What is heard.
+    # Answers; see `Sender`.
 
     def heard(self, request: Request, result: Result) -> None:
         if self._ended.is_set():
@@ -338,7 +346,7 @@ class OpenTransaction(Workspace):
         following = self._hear(request, result)
         self._query()
         if self._ended.is_set():
-            # For those whom home does not tell.
+            # For the participants that the coordinator does not notify.
             self._leave_behind(following)
         elif following and self._is_too_late:
             self._finish()
@@ -353,7 +361,8 @@ class OpenTransaction(Workspace):
 
     @property
     def _is_too_late(self) -> bool:
-        """Whether shards may have forgotten how this ended, so that to ask again could do it again."""
+        """Whether shards may have forgotten the outcome, so that a repeated request could take effect
+        again."""
         return boot_seconds() - self._ends_since >= KEEP_SECONDS
 
     def lost(self, shard: str, error: HawserError) -> None:
@@ -364,7 +373,7 @@ class OpenTransaction(Workspace):
             self._fail(error)
             self._ask()
         elif progress is Progress.ROLLING_BACK and not self.doubts:
-            # Where nothing is, nothing is to be rolled back.
+            # A lost shard has nothing to roll back.
             for request in self.inner.again(shard):
                 self.inner.hear(request, Finished(Outcome.ROLLED_BACK))
             self._query()
@@ -372,7 +381,7 @@ class OpenTransaction(Workspace):
             self._finish()
 
     def _query(self) -> None:
-        """End it if it is over, or as soon as it is known that it cannot be committed."""
+        """End it if it is over; set the timer if it can no longer be committed."""
         inner = self.inner
         if inner.progress is Progress.OVER:
             self._finish()
@@ -382,12 +391,12 @@ class OpenTransaction(Workspace):
             self._wait(_ASKING_PART * self._settings.timeout)
 
     def stop_waiting(self) -> None:
-        """The commit takes too long: ask what becomes of it."""
+        """Ask for the outcome of a commit that takes too long."""
         if self.inner.progress is Progress.COMMITTING:
             self._ask()
 
     def _wait(self, seconds: float) -> None:
-        """Nobody waits for longer than that."""
+        """Set the timer that ends the waiting."""
         if self._patience is not None:
             self._patience.cancel()
         self._patience = None
@@ -397,7 +406,7 @@ class OpenTransaction(Workspace):
             self._patience = self._loop.call_later(seconds, self._finish)
 
     def _ask(self) -> None:
-        """Have it rolled back, unless it is committed."""
+        """Ask for the outcome, which rolls an undecided transaction back."""
         if self._is_too_late:
             self._finish()
             return
@@ -406,7 +415,7 @@ class OpenTransaction(Workspace):
         self._carry(requests)
 
     def _finish(self) -> None:
-        """It is over, or nobody waits for it any longer."""
+        """End the waiting: it is over, or its time is."""
         if self._ended.is_set():
             return
         self._lanes.patience_timer.forget(self)
@@ -418,12 +427,12 @@ class OpenTransaction(Workspace):
         self._leave_behind(self.inner.left())
         self._let_go(is_committed)
         self._begin_following()
-        # Never again a lane of which it is not known how its last transaction ended.
+        # A lane whose last outcome is unknown is never used again.
         lane, self._lane = self._lane, None
         self._lanes.end(self, lane if self.inner.outcome is not None else None)
 
     def _let_go(self, is_committed: bool) -> None:
-        """Say what became of the messages."""
+        """Settle the accepted messages, or lose them, and release the received ones."""
         state = MessageState.SETTLED if is_committed else MessageState.LOST
         for message in self._locked:
             message.state = state
@@ -437,15 +446,15 @@ class OpenTransaction(Workspace):
         self._sent.clear()
 
     def _leave_behind(self, requests: Sequence[Request]) -> None:
-        """Have these sent though nobody waits: what was staged is not to keep others waiting."""
+        """Send these although no call waits for them: staged operations block other work."""
         if requests:
             self._carry(requests, Leftover(requests, self._loop.time() + self.inner.timeout_seconds))
 
     # Groups.
 
     def _begin_following(self) -> None:
-        """Groups follow what became of it. If that stays unknown they go back: where they are is where they
-        go on, and of two that move one from there only one is committed."""
+        """Have the group members follow the outcome. If it stays unknown they go back to the group's
+        positions: of two transactions that move a group from one position at most one commits."""
         if self._claims and not (self._is_asked_for and self.state == "unknown"):
             claims, self._claims = self._claims, {}
             is_committed = self.state == "committed"
@@ -462,8 +471,8 @@ class OpenTransaction(Workspace):
             _log.warning("a group does not follow transaction %s: %s", self.inner.id, error)
 
     async def _followed(self, deadline: float) -> None:
-        """Return when the groups have followed; after the deadline, and at least a little, they do so by
-        themselves."""
+        """Return when the group members have followed, at the latest after the deadline or `_FOLLOW_SECONDS`;
+        they go on by themselves."""
         if self._following:
             left = max(_FOLLOW_SECONDS, deadline - self._loop.time())
             await asyncio.wait(self._following, timeout=left)

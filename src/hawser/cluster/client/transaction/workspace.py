@@ -1,12 +1,16 @@
-"""Work in a transaction: what is published and accepted, until it is known what becomes of it.
+"""The workspace of a transaction: stages publishes, accepts and group positions until the transaction ends.
 
-Nothing waits. Operations are kept for each shard and go out when there are enough of them, soon after the
-first, or with what ends the transaction. What is refused shows in the next call, or at the end; from then on
-the transaction can only be rolled back.
+    operation    meaning                                      next
+    handed over  it waits for the event loop                  buffered
+    buffered     it waits for others to share its request     sent: at 256 KiB, after 20 ms, or at the end
+    sent         its shard has not acknowledged it            staged, refused
+    staged       its shard holds it until the outcome         none
+    refused      the transaction can only be rolled back      none
 
-A message that is accepted belongs to the transaction from then on: neither the session that got it nor
-anybody else settles it. When the transaction is committed it is done. Otherwise it is delivered again, to
-whoever comes; the session has lost it.
+Promise: no call waits for a shard; a refusal shows in the next call or at the end, as TransactionAborted.
+
+An accepted message belongs to the transaction: neither its session nor any other settles it. It is settled
+when the transaction commits. Otherwise it is delivered again, to any consumer, and the session has lost it.
 """
 
 import asyncio
@@ -43,24 +47,23 @@ from hawser.transaction.client import Request, Transaction
 
 __all__ = ["Handed", "Held", "Workspace", "check_held"]
 
-# What waits for a shard goes out when there is so much of it, at the latest.
+# A buffer of this size is sent at once.
 _ENOUGH_BYTES: Final = 256 << 10
-# What says of an operation that it is there.
+# The results that acknowledge an operation.
 _STAGED: Final = (Staged, Prepared)
-# To run it again would fail in the same way.
+# Errors that a second run of the transaction would meet, too.
 _LASTING: Final = (UsageError, Closed, NotFound, SettingsMismatch)
 
-# A message, and the session that was lent it.
+# A message and the session that received it.
 Held = tuple[QueueSession, HeldMessage]
 # A step for the event loop, and its arguments.
 Handed = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class Workspace(ABC):
-    """Everything happens in the event loop, but for `hand_over`, which belongs to any one thread at a time,
-    and what it may be asked before."""
+    """Lives in the event loop. One thread at a time may call `hand_over`, `begin` and the properties."""
 
-    # So many attributes would be kept in a dictionary for each transaction, made anew and slower to look at.
+    # Slots: a dictionary of so many attributes for each transaction costs time.
     __slots__ = (
         "doubts", "inner", "router", "_begun_bytes", "_buffers", "_changed", "_client_pipelines",
         "_done_bytes", "_failure", "_handed", "_is_called", "_is_due", "_keyless", "_kept", "_locked",
@@ -82,24 +85,25 @@ class Workspace(ABC):
         self._pipelines: dict[str, ShardPipeline] = {}
         self._is_due = False
         self._changed = LoopEvent(self._loop)
-        # Where messages without a key go, for each topic.
+        # The partition for messages without a key, by topic.
         self._keyless: dict[str, int] = {}
-        # Messages that were accepted: whose leader has not said so yet, and the others.
+        # Accepted messages: those that their leader has not locked yet, and those that it has.
         self._locking: dict[HeldMessage, QueueSession] = {}
         self._locked: set[HeldMessage] = set()
-        # What was sent, by shard and number.
+        # Sent operations that are not acknowledged, by shard and number.
         self._sent: dict[tuple[str, int], Operation] = {}
-        # Sessions live as long as somebody has a message of theirs.
+        # Keeps the consumers of the messages alive: a dropped consumer closes its session.
         self._kept: list[object] = []
         self._handed: deque[Handed] = deque()
         self._is_called = False
-        # One is written by whoever works, the other by the event loop.
+        # The caller's thread writes the first, the event loop the second.
         self._begun_bytes = self._done_bytes = 0
 
     # Handing over.
 
     def hand_over(self, step: Callable[..., None], *arguments: Any) -> Handed:
-        """Do this in the event loop, in order; those that come before the loop has its turn cost one call."""
+        """Run `step` in the event loop, in order. Steps that arrive before the loop's turn share one
+        wake-up."""
         handed = step, arguments
         self._handed.append(handed)
         if not self._is_called:
@@ -111,13 +115,13 @@ class Workspace(ABC):
         """UsageError if an end that another thread has begun came before this was handed over."""
 
     def _take_over(self) -> None:
-        # Before looking: what is handed over from here on calls again.
+        # First, so that a step handed over from here on wakes the loop again.
         self._is_called = False
         while self._handed:
             self._attempt(*self._handed.popleft())
 
     def do(self, step: Callable[..., None], *arguments: Any) -> None:
-        """As `hand_over`, in the event loop: at once. TransactionAborted if it cannot be done."""
+        """As `hand_over`, but at once, in the event loop. TransactionAborted if the step fails."""
         self._attempt(step, arguments)
         self.check()
 
@@ -125,31 +129,33 @@ class Workspace(ABC):
         try:
             step(*arguments)
         except Exception as error:
-            # Whatever it is: the others are not to be committed without this one.
+            # Any failure: the other operations must not be committed without this one.
             self._fail(error)
 
     @property
     def has_to_wait(self) -> bool:
-        """Whether so much is on its way that whoever works should wait for `room`."""
+        """Whether so much is unacknowledged that the caller should wait for `room`."""
         return self._begun_bytes - self._done_bytes > self._settings.queue_bytes
 
     async def room(self) -> None:
         """Return when there is room for more."""
         self._take_over()
         self.send_waiting()
-        await self._until(lambda: not self.has_to_wait, "to take what was published")
+        await self._until(lambda: not self.has_to_wait)
 
-    async def _until(self, condition: Callable[[], bool], what: str) -> None:
-        """Return when this is true, or something has failed; that is what it is after too long."""
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Return when the condition is true or the transaction has failed; a timeout is a failure."""
         try:
             async with asyncio.timeout(self._settings.timeout):
                 while not condition() and not self.has_failed:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            self._fail(Unavailable(f"nobody was there {what} within {self._settings.timeout:g} s"))
+            trouble = "; ".join(sorted({each.trouble for each in self._pipelines.values()}))
+            seconds = self._settings.timeout
+            self._fail(Unavailable(f"its operations were not acknowledged within {seconds:g} s ({trouble})"))
 
-    # Working.
+    # Operations.
 
     @abstractmethod
     def check_open(self) -> None:
@@ -184,12 +190,11 @@ class Workspace(ABC):
         return error
 
     def begin(self, records: Records) -> None:
-        """These are about to be published, and on their way from here on. Before `publish`, in the thread of
-        whoever works."""
+        """Count these as unacknowledged; to be called before `publish`, in the caller's thread."""
         self._begun_bytes += size_of(records)
 
     def publish(self, target: Handle, records: Records) -> None:
-        """To a topic or a queue."""
+        """Publish to a topic, or put into a queue."""
         self._check_taking()
         if isinstance(target, QueueHandle):
             self._add(target.name, target.shard(0), Put(Kind.QUEUE_PUT, Compression.NONE, records))
@@ -200,7 +205,7 @@ class Workspace(ABC):
             self._add(target.name, target.shard(partition), Put(Kind.BATCH, compression, part))
 
     def _keyless_of(self, target: Handle) -> int:
-        """The partition of a topic for messages without a key: few partitions are few shards."""
+        """The partition for messages without a key: one for all, so that the transaction has few shards."""
         if target.partitions == 1:
             return 0
         keyless = self._keyless.get(target.name)
@@ -209,7 +214,7 @@ class Workspace(ABC):
         return keyless
 
     def accept(self, held: Sequence[Held], kept: object) -> None:
-        """These messages; those that this transaction has already stay as they are."""
+        """Accept messages; those that this transaction has accepted before stay as they are."""
         self._check_taking()
         new = [each for each in held if each[1] not in self._locking and each[1] not in self._locked]
         lost = [each for each in new if each[1].state is State.LOST]
@@ -238,14 +243,14 @@ class Workspace(ABC):
             self._client_pipelines.soon.set(self)
 
     def _fail(self, error: Exception) -> None:
-        """It can only be rolled back."""
+        """From here on the transaction can only be rolled back."""
         self._failure = self._failure or error
         self._changed.set()
 
     # Sending.
 
     def send_waiting(self) -> None:
-        """Send what waits for any shard."""
+        """Send every buffer."""
         self._forget_soon()
         for shard in self._buffers:
             self._send(shard)
@@ -261,7 +266,7 @@ class Workspace(ABC):
             self._pipelines[shard].carry(self, requests)
 
     def _numbered(self, shard: str) -> list[Request]:
-        """What waits for a shard, as it is sent; nothing once the transaction can only be rolled back."""
+        """The requests for a shard's buffer; none once the transaction can only be rolled back."""
         requests: list[Request] = []
         for operation in self._buffers[shard].clear():
             if self.has_failed:
@@ -276,15 +281,15 @@ class Workspace(ABC):
         return requests
 
     def unanswered(self, shard: str) -> list[Request]:
-        """As `Sender` has it."""
+        """See `Sender`."""
         return self.inner.again(shard)
 
     def heard(self, request: Request, result: Result) -> None:
-        """As `Sender` has it."""
+        """See `Sender`."""
         self._carry(self._hear(request, result))
 
     def _hear(self, request: Request, result: Result) -> list[Request]:
-        """What to send because of that."""
+        """Note a result; the requests that follow from it."""
         if request.number and isinstance(result, _STAGED):
             self._staged(self._sent.pop((request.shard, request.number), None))
         elif isinstance(result, Rejected) and result.reason is Reason.NOT_HELD:
@@ -304,7 +309,7 @@ class Workspace(ABC):
             self._done_bytes += operation.nbytes
 
     def _carry(self, requests: Sequence[Request], sender: Sender | None = None) -> None:
-        """For this, or for another."""
+        """Send requests for this transaction, or for another sender."""
         ways: dict[str, list[Request]] = {}
         for request in requests:
             ways.setdefault(request.shard, []).append(request)
@@ -313,21 +318,22 @@ class Workspace(ABC):
 
     @abstractmethod
     def lost(self, shard: str, error: HawserError) -> None:
-        """As `Sender` has it."""
+        """See `Sender`."""
 
     # The end.
 
     def _stop(self) -> None:
-        """Nothing is sent, or heard of, from here on."""
+        """Send nothing more, and receive no more results."""
         self._forget_soon()
         for pipeline in self._pipelines.values():
             pipeline.leave(self)
-        # Callers no longer wait for room, either.
+        # Callers stop waiting for room, too.
         self._done_bytes = self._begun_bytes
         self._changed.set()
 
     def _give_back(self, got: Iterable[Held] = ()) -> "list[asyncio.Future[None]]":
-        """Release what was to be locked, and those of what was got that are still held; done when that is."""
+        """Release the messages that are not locked yet, and those of `got` that are still held; the futures
+        are done when that is."""
         locking, self._locking = self._locking, {}
         back: dict[QueueSession, tuple[list[HeldMessage], list[HeldMessage]]] = {}
         for message, queue_session in locking.items():
@@ -340,13 +346,13 @@ class Workspace(ABC):
 
 
 def check_held(held: Sequence[Held], is_certain: bool = False) -> None:
-    """UsageError if one of these messages cannot be accepted in a transaction. Before the event loop has its
-    turn it is not certain which transaction has one, or whether one is lost."""
+    """UsageError if one of these messages cannot be accepted in a transaction. Outside the event loop it is
+    not certain which transaction has a message, or whether it is lost; `is_certain` is True inside."""
     for queue_session, held_message in held:
         state = held_message.state
         if state is State.HELD or (state in (State.LOCKED, State.LOST) and not is_certain):
             continue
-        locked = "was accepted in another transaction"
-        what = locked if state is State.LOCKED else "is settled, or is being settled, by itself"
+        locked = "is accepted in another transaction"
+        what = locked if state is State.LOCKED else "is already settled, or being settled"
         which = f"message {held_message.offset} of queue {queue_session.queue!r}"
-        raise UsageError(f"{which} {what}; what becomes of a message is said once")
+        raise UsageError(f"{which} {what}; a message can be settled only once")

@@ -1,30 +1,34 @@
-"""Calls of the XA interface, as a client makes them: this client is a session of the cluster as a resource.
+"""XA calls of a client. To the resource manager, which is the cluster, this client is one session.
 
-A call is an entry at the home of its xid, sent under a name of its own until it is answered. The work between
-`start` and `end` is staged on the shards that it touches; `end` says at home which those are.
+The work of the session in a branch (`OpenBranch`) has one of these association states:
 
-A call names the use of the xid that it is about: the one that this session has started, joined, prepared or
-found by `recover`, until it is over; otherwise it asks which is the latest, and names that. A call that is
-made again because nobody has answered it is the same call. If others have used the xid anew since, nobody can
-tell which use is meant: that is an unknown outcome, until `recover` or another start says what there is.
+    state       on                                          next
+    none        start                                       OPEN
+    OPEN        an end begins                               ENDING, or SUSPENDING for a suspension
+    ENDING      its answer                                  OVER
+                the end certainly had no effect             the state before it
+                a suspension begins                         SUSPENDING
+    SUSPENDING  its answer: suspended, or "illegal state"   SUSPENDED
+                any other answer                            OVER
+                the suspension certainly had no effect      the state before it
+    SUSPENDED   start with join or resume                   OPEN
+    any         an answer: the branch is prepared or over   OVER
 
-The work of this session in a branch (`OpenBranch`) is in one of these states:
+Promise: a call takes effect at most once, and an end covers every operation of its work.
 
-    start --> OPEN --end begins--> ENDING --answered: suspended--> SUSPENDED --start: join or resume--> OPEN
-                                   ENDING --answered: anything else--> OVER
-                                   ENDING --certainly not made--> OPEN
-              OPEN or ENDING --suspension begins--> SUSPENDING, which is as ENDING
-              any --an answer says that the branch is prepared or over--> OVER
-
-An end that was not answered leaves the work in ENDING or SUSPENDING. Operations are accepted in OPEN alone,
-so what an end names is all there is. A refusal ("illegal state") says that this session does not work in the
-branch: in SUSPENDING the suspension took effect, and the work is SUSPENDED; in ENDING it is OVER. Ends and
-starts of the same work take turns.
-
-Whenever a session joins a branch, or resumes its work, it becomes a new worker; home has what
-the old one staged. So a worker is numbered from 1 once, and an end names the worker that ends: one that comes
-late ends nothing that was begun since. A start that was not answered is asked again before the next start or
-end of the same xid, which have to know its worker.
+- A call is an entry at the xid's coordinator shard. It has a name of its own, and is sent until it is
+  answered; a caller that repeats an unanswered call repeats its name.
+- The work between `start` and `end` is staged on the shards that it touches; `end` tells the coordinator
+  which those are. Operations are accepted in OPEN alone. An unanswered end leaves the work in ENDING or
+  SUSPENDING.
+- A call names a *use* of the xid, its incarnation: the one that this session started, joined, prepared or
+  recovered, until that is over; otherwise the latest, which it queries. If an unanswered call is followed by
+  a new use of the xid by others, the outcome is unknown until `recover` or another start.
+- "Illegal state" says that the session does not work in the branch: in SUSPENDING the suspension had taken
+  effect, in ENDING the end had. Starts and ends of the same work take turns.
+- Each join or resumption makes the session a new *worker* of the branch, because the coordinator has what the
+  old one staged. An end names its worker, so a late one ends nothing that began since. An unanswered start is
+  repeated before the next start or end of its xid, which must know its worker.
 """
 
 import asyncio
@@ -64,16 +68,16 @@ from hawser.transaction.xa.table import RECOVERABLE, Call, Code, State
 __all__ = ["OpenBranch", "Resource"]
 
 _OWN_FORMATS: Final = (LANE_FORMAT, APPLICATION_FORMAT)
-# In an illegal state home knows of no work of this session, unless it is suspended.
+# "Illegal state" says that the coordinator knows of no work of this session, unless it is suspended.
 _ENDED: Final = (Code.OK, Code.RB_ROLLBACK, Code.RB_TIMEOUT, Code.ILLEGAL_STATE)
 _STARTS: Final = (Call.START, Call.START_JOIN)
 _ENDS: Final = (Call.END, Call.END_FAIL, Call.END_SUSPEND)
 _ANY_START: Final = (*_STARTS, Call.START_RESUME)
-# Whoever has made one of these goes on with the same use.
+# After one of these the session means the same use of the xid.
 _MEANT: Final = (*_STARTS, Call.START_RESUME, Call.PREPARE)
 _COMPLETIONS: Final = (Call.COMMIT, Call.COMMIT_ONE_PHASE, Call.ROLLBACK, Call.FORGET)
 _OVER: Final = (Code.OK, Code.RB_ROLLBACK, Code.RB_TIMEOUT)
-# After these answers no session works in the branch, whatever the call was.
+# After these answers to any call no session works in the branch.
 _GONE: Final = (
     Code.READONLY,
     Code.NOT_FOUND,
@@ -90,7 +94,7 @@ T = TypeVar("T")
 
 
 class Association(Enum):
-    """Of the work of this session in a branch."""
+    """The state of this session's work in a branch; the module's table has the transitions."""
 
     OPEN = "open"
     ENDING = "ending"
@@ -110,7 +114,7 @@ class OpenBranch(Workspace):
         super().__init__(router, pipelines, transaction)
         self.association = Association.OPEN
         self._takes_last = False
-        # What was handed over too late, until the thread that did so is told.
+        # Operations that were handed over too late, until their thread asks.
         self._late: list[Handed] = []
 
     @property
@@ -120,12 +124,11 @@ class OpenBranch(Workspace):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is done in it any more."""
+        """Whether its work has ended."""
         return self.association is Association.OVER
 
     @property
     def is_suspended(self) -> bool:
-        """Whether it waits to be resumed."""
         return self.association is Association.SUSPENDED
 
     def check_open(self) -> None:
@@ -133,11 +136,11 @@ class OpenBranch(Workspace):
             raise self.over()
 
     def over(self) -> UsageError:
-        """The error for an operation that it does not take."""
+        """The error for an operation in another state than OPEN."""
         xid = self.inner.id.xid
         if self.association in _ENDING:
             return UsageError(
-                f"the work in branch {xid} is being ended, or nobody has answered that; call xa.end() again"
+                f"the work in branch {xid} is being ended, or its end was not answered; call xa.end() again"
             )
         how = "suspended; resume it" if self.is_suspended else "ended; start another"
         return UsageError(f"the work in branch {xid} is {how} with xa.start()")
@@ -146,20 +149,20 @@ class OpenBranch(Workspace):
         self._fail(error)
 
     async def stage(self, call: Call) -> None:
-        """Take no more operations, because of this end; return when all are staged, or something has failed.
-        If this is cancelled nothing has happened."""
+        """Begin an end: take no more operations, and return when all are staged or something has failed. A
+        cancellation undoes that."""
         before = self.association
         is_suspension = call is Call.END_SUSPEND or before is Association.SUSPENDING
         self._begin_ending(Association.SUSPENDING if is_suspension else Association.ENDING)
         self.send_waiting()
         try:
-            await self._until(lambda: self.inner.is_staged or self.is_over, "to take what was published")
+            await self._until(lambda: self.inner.is_staged or self.is_over)
         except BaseException:
             self.stand_back(before)
             raise
 
     def _begin_ending(self, association: Association) -> None:
-        """Take what was handed over before, if the work is open, and nothing from here on.
+        """Take the operations handed over so far, if the work is open, and none from here on.
 
         A thread that hands over reads `ends`, checks that the work is open, hands over, and reads `ends`
         again. If `ends` has not changed, what it handed over is taken here; otherwise the thread asks.
@@ -192,13 +195,13 @@ class OpenBranch(Workspace):
                 raise self.over()
 
     def stand_back(self, before: Association) -> None:
-        """The end was not made."""
+        """Return to the state before an end that had no effect."""
         if not self.is_over:
             self.association = before
 
     def end(self) -> None:
-        """Nothing more is done in it here. Its messages are the coordinator's business from here on, but for
-        those that it never got, as far as is known: they are given back."""
+        """End the work. The coordinator settles its messages from here on; messages whose lock was never
+        acknowledged are released."""
         self.association = Association.OVER
         self.ends += 1
         self._stop()
@@ -206,34 +209,33 @@ class OpenBranch(Workspace):
 
 
 class Resource:
-    """Of one client, in its event loop."""
+    """The XA session of one client. Lives in its event loop."""
 
     def __init__(self, router: Router, coordinators: CoordinatorShards, pipelines: ShardPipelines) -> None:
         self._router = router
         self._coordinators = coordinators
         self._pipelines = pipelines
-        # Those that this session works in, or has suspended.
+        # The branches that this session works in, or has suspended.
         self._branches: dict[Xid, OpenBranch] = {}
-        # The use of each that this session means; the ones that it has not heard of for longest make room.
+        # The use of each xid that this session means; bounded, the least recently used go first.
         self._uses: dict[Xid, int] = {}
-        # The highest incarnation that each home has told of.
+        # The highest incarnation in the answers of each coordinator shard.
         self._heard: dict[str, int] = {}
         self._turns: WeakValueDictionary[Xid, asyncio.Lock] = WeakValueDictionary()
-        # The last start for each, and the last other call, if it was not answered.
+        # The unanswered start of each xid, and its unanswered other call.
         self._starts: dict[Xid, CoordinatorCall] = {}
         self._unanswered: dict[Xid, CoordinatorCall] = {}
 
     def branch(self, xid: Xid) -> OpenBranch | None:
-        """What this session works in under that name."""
         return self._branches.get(xid)
 
     @property
     def working(self) -> Xid | None:
-        """The branch that this session works in, if it does."""
+        """The branch that this session works in now, if any."""
         return next((xid for xid, branch in self._branches.items() if not branch.is_suspended), None)
 
     async def state(self, transaction: TransactionId) -> State:
-        """How this session finds the branch now; that of incarnation 0 is the latest use of the xid."""
+        """The state of the branch as this session sees it; incarnation 0 means the latest use of the xid."""
         xid, incarnation = transaction
         deadline = self._router.loop.time() + self._router.settings.attempt_seconds
         coordinator = await self._coordinators.of(xid, deadline)
@@ -244,12 +246,12 @@ class Resource:
             if record.state != State.ELSEWHERE or branch is None:
                 return State(record.state)
             return State.SUSPENDED if branch.is_suspended else State.ASSOCIATED
-        # What is only presumed has no incarnation.
+        # Presumed-abort outcomes have incarnation 0.
         outcome = answer.outcome if answer.incarnation else None
         return State.UNKNOWN if outcome is None else state_of(Outcome(outcome))
 
     async def start(self, xid: Xid, call: Call) -> tuple[Answered, OpenBranch | None]:
-        """What the call got, and the work that it has begun or resumed."""
+        """Start, join or resume: the answer, and the work that has begun or been resumed."""
         async with self._turn(xid):
             named = self._starts.get(xid)
             answer = await self._start_again(xid, named) if named is not None else None
@@ -258,15 +260,15 @@ class Resource:
             return self._started(xid, answer)
 
     def _turn(self, xid: Xid) -> asyncio.Lock:
-        """Held by the start or the end that is under way."""
+        """The lock that a start or end of this xid holds."""
         turn = self._turns.get(xid)
         if turn is None:
             turn = self._turns[xid] = asyncio.Lock()
         return turn
 
     async def _start_again(self, xid: Xid, named: CoordinatorCall) -> Answered | None:
-        """What a start got that was not answered, with the work that it has begun; None if it began none
-        and is to be made anew."""
+        """Repeat an unanswered start, and note the work that it has begun; None if it was refused, so that a
+        new one is needed."""
         deadline = self._router.loop.time() + self._router.settings.timeout
         coordinator = await self._coordinators.of(xid, deadline)
         call = Call(named.call)
@@ -284,17 +286,18 @@ class Resource:
         transaction = TransactionId(xid, answer.incarnation)
         if branch is None or (branch.inner.id, branch.inner.worker) != (transaction, answer.worker):
             owner = owner_of(self._router.run)
-            # Home counts its time, which may be told otherwise later; a branch has no other bound.
+            # The coordinator bounds its time, which may change later; the branch has no other bound.
             inner = Transaction(transaction, owner, MAX_TIMEOUT_SECONDS, answer.worker)
             if branch is not None:
-                # Of a use that others have ended, or of a worker that was.
+                # The work of an earlier use, or of an earlier worker.
                 branch.end()
             branch = self._branches[xid] = OpenBranch(self._router, self._pipelines, inner)
         branch.association = Association.OPEN
         return answer, branch
 
     async def end(self, xid: Xid, call: Call) -> tuple[Answered, OpenBranch | None]:
-        """What the call got; if something of the work has failed, it was ended as failed."""
+        """End or suspend: the answer, and the work if this call ended it. Work that has failed ends as
+        failed."""
         if call is Call.END_FAIL_SUSPEND:
             return await self.call(xid, call), None
         branch = self._branches.get(xid)
@@ -304,11 +307,11 @@ class Resource:
                 await self._start_again(xid, named)
                 branch = self._branches.get(xid)
             if branch is None:
-                # There is nothing to end; home says how things are.
+                # This session has no work there: the coordinator knows the state.
                 return await self.call(xid, call, worker=NO_WORKER), None
             if self._branches.get(xid) is branch and not branch.is_suspended:
                 return await self._end(xid, call, branch), branch
-            # It is suspended, or another end came before.
+            # It is suspended, or another call has ended it.
             inner = branch.inner
             answer = await self.call(xid, call, 0, inner.counts, inner.id.incarnation, inner.worker)
             self._ended(xid, call, branch, answer)
@@ -324,14 +327,14 @@ class Resource:
             answer = await self.call(xid, call, 0, inner.counts, inner.id.incarnation, inner.worker)
         except HawserError as error:
             if error.outcome == "none":
-                # This one was not made; one before it may have been.
+                # This end had no effect; an earlier one may have had.
                 branch.stand_back(before)
             raise
         self._ended(xid, call, branch, answer)
         return answer
 
     def _ended(self, xid: Xid, call: Call, branch: OpenBranch, answer: Answered) -> None:
-        """The end was answered."""
+        """Note the answer to an end."""
         if branch.is_over:
             return
         is_suspended = call is Call.END_SUSPEND and answer.code == Code.OK
@@ -343,7 +346,7 @@ class Resource:
             self._drop(xid, branch)
 
     def _drop(self, xid: Xid, branch: OpenBranch) -> None:
-        """Its work is over."""
+        """End the work in a branch, and forget it."""
         branch.end()
         if self._branches.get(xid) is branch:
             del self._branches[xid]
@@ -357,7 +360,7 @@ class Resource:
         incarnation: int = 0,
         worker: int = 0,
     ) -> Answered:
-        """What a call gets, about the use that is named, or else the one that is meant."""
+        """Make a call about a use of the xid: `incarnation`, or the one that this session means."""
         deadline = self._router.loop.time() + self._router.settings.timeout
         coordinator = await self._coordinators.of(xid, deadline)
         what = _what(call, xid)
@@ -373,16 +376,16 @@ class Resource:
                 return result
             if result.reason is not Reason.OLD_INCARNATION:
                 raise Full(f"{what}: {result.text}")
-            # Others have used the xid, or so many xids that home cannot tell.
+            # Other sessions have used the xid since, or so many that the coordinator cannot tell.
             self._heard[coordinator] = result.current
             if self._router.loop.time() >= deadline:
-                raise Unavailable(f"{what}: others begin and end branches all the time; call it again")
+                raise Unavailable(f"{what}: other sessions keep beginning and ending branches; call it again")
             await asyncio.sleep(backoff.next())
 
     async def _ask(
         self, xid: Xid, coordinator: str, named: CoordinatorCall, what: str, deadline: float
     ) -> Answered | Rejected:
-        """What home says, as soon as it can."""
+        """Send a call until the coordinator has answered it for good."""
         entry = wire.Labelled(Kind.HOME_CALL, encode_command(named))
         backoff = Backoff(self._router.settings)
         while True:
@@ -403,7 +406,7 @@ class Resource:
         return result
 
     def _named(self, xid: Xid, new: CoordinatorCall) -> CoordinatorCall:
-        """Under the name that it has, or a new one. Whoever only looks needs none."""
+        """The call under the name of its unanswered predecessor, or a new name. Queries need none."""
         if new.call == Call.GET_TIMEOUT:
             return new
         kept = self._kept(new)
@@ -414,11 +417,11 @@ class Resource:
         return named
 
     def _kept(self, call: CoordinatorCall) -> dict[Xid, CoordinatorCall]:
-        """Where it is, until it is answered."""
+        """The unanswered calls of its kind."""
         return self._starts if call.call in _ANY_START else self._unanswered
 
     async def _find(self, xid: Xid, call: Call, coordinator: str, what: str, deadline: float) -> int:
-        """Which use the call is about, or 0 if there is none; of a start, behind which it is."""
+        """The use that the call means; 0 if there is none. For a start, the use before the new one."""
         unanswered, started = self._unanswered.get(xid), self._starts.get(xid)
         if started is not None and started.call != Call.START:
             started = None
@@ -432,18 +435,18 @@ class Resource:
         if meant and unanswered is None:
             return meant
         if meant:
-            # Also when another call is answered first.
+            # Kept in case another call is answered first.
             _put(self._uses, xid, meant)
         answer = await self._query(wire.TransactionLook(coordinator, xid), what, deadline)
         if meant and answer.incarnation > meant:
             raise OutcomeUnknown(
-                f"{what}: nobody has answered the call before it, and the xid has been used again since; "
-                "xa.recover() says what is prepared, and from then on calls are about that"
+                f"{what}: the call before it was not answered, and the xid has been used again since. Call "
+                "xa.recover(): it lists the prepared branches, and later calls mean those"
             )
         return meant or answer.incarnation
 
     def _learn(self, xid: Xid, call: Call, answer: Answered, coordinator: str) -> None:
-        """Which use is meant from here on, and whether there is still work in it."""
+        """Note which use the session means from here on, and end the work in a branch that is over."""
         self._heard[coordinator] = max(self._heard.get(coordinator, 0), answer.incarnation)
         is_over = call in _COMPLETIONS and answer.code in _OVER
         if is_over or answer.code in (Code.READONLY, Code.NOT_FOUND):
@@ -455,8 +458,8 @@ class Resource:
             self._drop(xid, branch)
 
     async def recover(self) -> list[Xid]:
-        """Branches that are prepared, or that a person has decided and nobody has forgotten. These uses are
-        meant from here on, unless this session works in a later one."""
+        """The branches that are prepared, or heuristically completed and not forgotten. The session means
+        these uses from here on, unless it works in a later one."""
         deadline = self._router.loop.time() + self._router.settings.timeout
         coordinators = await self._coordinators.all(deadline)
         queries = (
@@ -479,7 +482,7 @@ class Resource:
         return answer
 
     async def close(self) -> None:
-        """What this session works in can only be rolled back."""
+        """End all work as failed: it can only be rolled back."""
         for xid, branch in list(self._branches.items()):
             if not branch.is_suspended:
                 with suppress(HawserError):
@@ -493,17 +496,17 @@ def _what(call: Call, xid: Xid) -> str:
 
 
 def _is_over(call: Call, answer: Answered, incarnation: int) -> bool:
-    """Whether no session works in this use of the xid any more, by this answer. An end speaks for itself."""
+    """Whether this answer says that no session works in this use of the xid. `_ended` handles ends."""
     if call in _ENDS or answer.incarnation != incarnation:
         return False
     is_done = call in (Call.PREPARE, *_COMPLETIONS) and answer.code == Code.OK
-    # As its value this answer has how the branch ended, if it has.
+    # The value of this answer is the branch's outcome, if it has one.
     is_decided = answer.code == Code.ILLEGAL_STATE and answer.value > 0
     return answer.code in _GONE or is_done or is_decided
 
 
 def _put(kept: dict[Xid, T], xid: Xid, value: T) -> None:
-    """As the last; the first makes room."""
+    """Insert as the newest; drop the oldest beyond the bound."""
     kept.pop(xid, None)
     kept[xid] = value
     if len(kept) > _MOST_USES:
