@@ -9,6 +9,7 @@ Every value here goes through the encoder of the sink, or a codec, and through t
 """
 
 import datetime
+import math
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -270,15 +271,25 @@ def test_the_source_reads_what_a_structure_was(
     for number, ((python, text, spark, values), shape) in enumerate(chosen):
         name = f"f{number}"
         whole = _shaped(shape, python, text, spark, values)
-        fields.append((name, whole[0] | None, None))
-        texts.append(f"{name} {whole[1]}")
-        kind.add(name, whole[2])
-        value[name] = data.draw(st.none() | whole[3])
+        default = data.draw(st.none() | values.filter(_is_finite)) if shape == "plain" else None
+        fields.append((name, whole[0] | None, default))
+        comment = ""
+        if omit_defaults and default is not None:
+            comment = f"if left out: {msgspec.json.encode(default).decode()}"
+        escaped = comment.replace("\\", r"\\").replace("'", r"\'")
+        texts.append(f"{name} {whole[1]}" + (f" COMMENT '{escaped}'" if comment else ""))
+        kind.add(name, whole[2], metadata={"comment": comment})
+        value[name] = data.draw(st.none() | st.just(default) | whole[3])
     structure = msgspec.defstruct("Generated", fields, omit_defaults=omit_defaults)
     codec = codec_of(structure)
     assert codec.fields == ", ".join(texts)
     (found,) = as_read("msgpack", kind, [bytes(codec.encode(structure(**value)))]).to_pylist()
     assert found == pyarrow.array([value], arrow_type(kind, "UTC")).to_pylist()[0]
+
+
+def _is_finite(value: Any) -> bool:
+    """JSON has no infinities."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _shaped(shape: str, python: Any, text: str, kind: DataType, values: st.SearchStrategy[Any]) -> Any:

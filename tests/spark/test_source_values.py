@@ -15,7 +15,7 @@ from hawser.cluster import wire
 from hawser.record.batch import Batch
 from hawser.record.record import Record, Stamp
 from hawser.record.recording import GAP_HEADER, Gap, recorder_id
-from hawser.spark.pipelines.decoding import gap_bounds, is_gap
+from hawser.spark.pipelines.decoding import decoded, gap_bounds, is_gap
 from hawser.spark.pipelines.topics import common_fields
 from hawser.testing import LocalBus
 from tests.support.cluster import RunningCluster
@@ -186,6 +186,46 @@ def test_a_topic_names_its_fields(spark: SparkSession, cluster: RunningCluster, 
         read(spark, cluster.url, "plain,shipments", valueFormat="msgpack")
     with pytest.raises(hawser.UsageError, match="say with --schema"):
         common_fields(cluster.url, ["plain", "shipments"])
+
+
+class Box(msgspec.Struct, omit_defaults=True, frozen=True):
+    kind: str = 'it\'s \\ "so"'
+    weight: float | None = 1.5
+
+
+class Delivery(msgspec.Struct, omit_defaults=True):
+    id: int
+    level: int = 1
+    at: datetime.datetime = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    tags: list[str] = []
+    first: Box = Box()
+    boxes: dict[str, Box] = {}
+
+
+def test_what_a_value_leaves_out_is_its_default(
+    spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus
+) -> None:
+    """The fields of the topic say in comments what that is."""
+    topic = bus.topic("deliveries", schema=Delivery)
+    box = Box("flat", None)
+    topic.publish_many([Delivery(1), Delivery(2, 5, tags=["t"], first=box, boxes={"a": Box(), "b": box})])
+    data = read(spark, cluster.url, "deliveries", valueFormat="msgpack").select(
+        "offset", "partition", "value"
+    )
+    one, two = values(data)
+    usual, flat = ('it\'s \\ "so"', 1.5), ("flat", None)
+    moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    assert one.at.astimezone(datetime.UTC) == two.at.astimezone(datetime.UTC) == moment
+    assert (one.id, one.level, one.tags, one.first, one.boxes) == (1, 1, [], usual, {})
+    assert (two.id, two.level, two.tags, two.first) == (2, 5, ["t"], flat)
+    assert two.boxes == {"a": usual, "b": flat}
+    kind = common_fields(cluster.url, ["deliveries"])
+    raw = read(spark, cluster.url, "deliveries").select("offset", "partition", "value")
+    landed = raw.select("offset", "partition", decoded("msgpack", f"struct<{kind}>")["value"].alias("value"))
+    assert values(landed) == [one, two]
+    wrong = "level bigint COMMENT 'if left out: much'"
+    with pytest.raises(Exception, match="does not end in JSON of the type bigint"):
+        read(spark, cluster.url, "deliveries", valueFormat="msgpack", valueSchema=wrong).collect()
 
 
 def test_arrow_that_is_none(spark: SparkSession, cluster: RunningCluster, bus: hawser.Bus) -> None:

@@ -1,9 +1,10 @@
 """The fields of a schema as SQL writes them, for readers that know no Python: `id bigint, name string`.
 
 They are stored with a topic of a cluster beside the schema's fingerprint, and Spark decodes values by them
-unless it is given a schema. A schema has no fields here if one of its types has no name in SQL, if two
-columns have one name, or if it leaves out values that SQL would then read as null (`omit_defaults` with a
-default other than None).
+unless it is given a schema. A schema has no fields here if one of its types has no name in SQL, or if two
+columns have one name. A field that values may leave out (`omit_defaults`) has a comment with what it is
+then, as JSON: `level bigint COMMENT 'if left out: 1'`. If JSON cannot hold that, as it cannot hold NaN, the
+schema has no fields.
 """
 
 from typing import Any, Final
@@ -13,7 +14,10 @@ from msgspec import inspect
 
 from hawser.limits import MAX_FIELDS_BYTES
 
-__all__ = ["fields_of"]
+__all__ = ["IF_LEFT_OUT", "fields_of"]
+
+# How the comment of a field begins that a value may leave out.
+IF_LEFT_OUT: Final = "if left out: "
 
 # A value as its format writes it: what JSON and MessagePack write as text is text.
 _PLAIN: Final[dict[type, str]] = {
@@ -27,6 +31,8 @@ _PLAIN: Final[dict[type, str]] = {
     inspect.UUIDType: "string",
     inspect.DecimalType: "string",
 }
+# Of all that make a default, msgspec leaves out what only these have made.
+_EMPTY: Final = (list, dict, set)
 _LISTS: Final = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType)
 _ARROW: Final = {
     "bool": "boolean",
@@ -67,22 +73,30 @@ def _struct(kind: inspect.Type, above: tuple[type, ...], between: str = " ") -> 
     """Its fields; a structure that contains itself has no end, and so no name."""
     if not isinstance(kind, inspect.StructType | inspect.DataclassType) or kind.cls in above:
         raise _Unnamed
-    if isinstance(kind, inspect.StructType) and (kind.array_like or _leaves_out_values(kind)):
+    if isinstance(kind, inspect.StructType) and kind.array_like:
         raise _Unnamed
     inside = (*above, kind.cls)
-    return ", ".join(_field(each.encode_name, _type(each.type, inside), between) for each in kind.fields)
-
-
-def _leaves_out_values(kind: inspect.StructType) -> bool:
-    """Whether a value other than null may be left out: SQL knows no defaults and would read null."""
-    if not kind.cls.__struct_config__.omit_defaults:
-        return False
-    nulls = (None, msgspec.UNSET)
-    return any(
-        not each.required
-        and (each.default is msgspec.NODEFAULT or all(each.default is not it for it in nulls))
+    omits = isinstance(kind, inspect.StructType) and kind.cls.__struct_config__.omit_defaults
+    return ", ".join(
+        _field(each.encode_name, _type(each.type, inside), between) + (_comment(each) if omits else "")
         for each in kind.fields
     )
+
+
+def _comment(field: inspect.Field) -> str:
+    """What the field of a value that leaves it out is, unless that is null."""
+    default = field.default
+    if default is msgspec.NODEFAULT and field.default_factory in _EMPTY:
+        default = field.default_factory()
+    if any(default is nothing for nothing in (None, msgspec.UNSET, msgspec.NODEFAULT)):
+        return ""
+    text = msgspec.json.encode(default).decode()
+    # As lists where there are tuples and sets.
+    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(msgspec.to_builtins(default)))
+    if msgspec.json.decode(text) != plain:
+        raise _Unnamed
+    escaped = text.replace("\\", r"\\").replace("'", r"\'")
+    return f" COMMENT '{IF_LEFT_OUT}{escaped}'"
 
 
 def _field(name: str, kind: str, between: str) -> str:

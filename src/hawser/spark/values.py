@@ -3,7 +3,7 @@
 A value of JSON or MessagePack is an object, and the column `value` a struct of its fields. A value of Arrow
 is a stream of batches, and the column an array of structs, one for each of their rows: so a message is a row
 in every format, with the offset it has. Fields that the schema does not have are left out; those that a
-value does not have are null.
+value does not have are null, or what their comment in the schema says: `COMMENT 'if left out: 1'`.
 
 A time without a zone is read as UTC where the schema has a timestamp. Nanoseconds are cut to microseconds,
 because Spark has no finer ones. A map whose keys are not strings is a list of pairs in JSON and MessagePack.
@@ -13,9 +13,10 @@ null, with its bytes in the column `_corrupt_record` (mode PERMISSIVE). None is 
 value and the record that stands for a gap are null, and not corrupt for that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from itertools import accumulate
 from typing import Annotated, Any, Final, Required, TypedDict
 
@@ -50,6 +51,7 @@ from pyspark.sql.types import (
 )
 
 from hawser.errors import Corrupt, UsageError
+from hawser.record.sql_fields import IF_LEFT_OUT
 from hawser.spark.source.columns import CORRUPT, Rows, TooLarge
 
 __all__ = ["check_fingerprint", "check_kind", "type_of_arrow", "typed"]
@@ -183,9 +185,79 @@ def _decoder(value_format: str, kind: DataType) -> Callable[[bytes], Any]:
         )
     check_kind(kind, value_format)
     structure = _structure(kind)
-    if value_format == "json":
-        return msgspec.json.Decoder(structure).decode
-    return msgspec.msgpack.Decoder(structure).decode
+    module: Any = msgspec.json if value_format == "json" else msgspec.msgpack
+    decode: Callable[[bytes], Any] = module.Decoder(structure).decode
+    fill = _filler(kind)
+    if fill is None:
+        return decode
+
+    def decode_and_fill(data: bytes) -> Any:
+        value = decode(data)
+        fill(value)
+        return value
+
+    return decode_and_fill
+
+
+def _filler(kind: DataType) -> Callable[[Any], None] | None:
+    """What adds the fields that a value of this type left out and that are not null then; None if there are
+    no such fields."""
+    if isinstance(kind, StructType):
+        return _filler_of_fields(kind)
+    if isinstance(kind, ArrayType):
+        inner = _filler(kind.elementType)
+        return None if inner is None else partial(_fill_all, inner)
+    if isinstance(kind, MapType):
+        if _filler(kind.keyType) is not None:
+            raise UsageError(
+                f"the keys of {kind.simpleString()} have fields with the comment {IF_LEFT_OUT!r}; leave the "
+                "comment out, or read the values raw"
+            )
+        inner = _filler(kind.valueType)
+        return None if inner is None else partial(_fill_map, inner)
+    return None
+
+
+def _filler_of_fields(kind: StructType) -> Callable[[Any], None] | None:
+    defaults = {each.name: _default(each) for each in kind.fields if _may_be_left_out(each)}
+    inner = {each.name: found for each in kind.fields if (found := _filler(each.dataType)) is not None}
+    if not inner and not defaults:
+        return None
+
+    def fill(value: Any) -> None:
+        for name, default in defaults.items():
+            value.setdefault(name, default)
+        for name, fill_it in inner.items():
+            if value.get(name) is not None:
+                fill_it(value[name])
+
+    return fill
+
+
+def _fill_all(fill: Callable[[Any], None], values: Iterable[Any]) -> None:
+    for each in values:
+        if each is not None:
+            fill(each)
+
+
+def _fill_map(fill: Callable[[Any], None], value: Any) -> None:
+    _fill_all(fill, value.values() if isinstance(value, dict) else (item for _, item in value))
+
+
+def _may_be_left_out(field: StructField) -> bool:
+    return str((field.metadata or {}).get("comment", "")).startswith(IF_LEFT_OUT)
+
+
+def _default(field: StructField) -> Any:
+    """What the field is if a value leaves it out."""
+    text = field.metadata["comment"].removeprefix(IF_LEFT_OUT)
+    try:
+        return msgspec.json.decode(text, type=_optional(field.dataType, field.nullable))
+    except msgspec.DecodeError as error:
+        raise UsageError(
+            f"the comment {field.metadata['comment']!r} of field {field.name!r} does not end in JSON of the "
+            f"type {field.dataType.simpleString()} ({error}); correct it, or leave it out"
+        ) from error
 
 
 def _structure(kind: DataType) -> Any:
@@ -210,7 +282,7 @@ def _structure(kind: DataType) -> Any:
 
 def _field(field: StructField) -> Any:
     kind = _optional(field.dataType, field.nullable)
-    return kind if field.nullable else Required[kind]
+    return kind if field.nullable or _may_be_left_out(field) else Required[kind]
 
 
 def _optional(kind: DataType, is_nullable: bool) -> Any:

@@ -99,15 +99,37 @@ class HoldsLeftOut(msgspec.Struct):
     inner: list[LeftOut]
 
 
-class LeftOutWhenNone(msgspec.Struct, omit_defaults=True):
+class LeftOutWhenNone(msgspec.Struct, omit_defaults=True, frozen=True):
     first: int
     level: int | None = None
 
 
-def test_a_default_that_is_not_written_is_null_to_sql_and_nothing_else() -> None:
+class LeftOutOfManyKinds(msgspec.Struct, omit_defaults=True):
+    text: str = 'it\'s \\ "so"'
+    pair: tuple[int, ...] = (1, 2)
+    raw: bytes = b"\0"
+    inner: LeftOutWhenNone = LeftOutWhenNone(3)
+    made: list[int] = msgspec.field(default_factory=lambda: [1])
+    rest: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class LeftOutWhenNan(msgspec.Struct, omit_defaults=True):
+    ratio: float = float("nan")
+
+
+def test_a_default_that_is_not_written_is_a_comment() -> None:
     assert fields_of(LeftOutWhenNone) == "first bigint, level bigint"
-    for schema in (LeftOut, LeftOutWhenEmpty, HoldsLeftOut):
-        assert fields_of(schema) is None
+    assert fields_of(LeftOut) == "level bigint COMMENT 'if left out: 1'"
+    assert fields_of(LeftOutWhenEmpty) == "tags array<string> COMMENT 'if left out: []'"
+    assert fields_of(HoldsLeftOut) == "inner array<struct<level: bigint COMMENT 'if left out: 1'>>"
+    assert fields_of(LeftOutOfManyKinds) == (
+        r"""text string COMMENT 'if left out: "it\'s \\\\ \\"so\\""', """
+        "pair array<bigint> COMMENT 'if left out: [1,2]', "
+        "raw binary COMMENT 'if left out: \"AA==\"', "
+        "inner struct<first: bigint, level: bigint> COMMENT 'if left out: {\"first\":3}', "
+        "made array<bigint>, rest bigint"
+    )
+    assert fields_of(LeftOutWhenNan) is None
 
 
 @pytest.mark.parametrize("schema", [Node, Flat, Holder, Either, Unknown, Nothing])

@@ -39,10 +39,9 @@ def schema_of(options: Options) -> StructType | str:
         return full_schema(options, _type_of_first(options))
     raise UsageError(
         f"valueFormat={options.value_format} needs the fields of the values, and the topics were made "
-        "without a schema, with different ones, or with one that SQL cannot write, such as a Struct with "
-        'omit_defaults=True: give option("valueSchema", "id bigint, name string"), or '
-        'schema("value struct<id: bigint, name: string>, offset bigint"). What a message leaves out is read '
-        "as null"
+        "without a schema, with different ones, or with one that SQL cannot write: give "
+        'option("valueSchema", "id bigint, name string"), or '
+        'schema("value struct<id: bigint, name: string>, offset bigint")'
     )
 
 
