@@ -234,7 +234,7 @@ class Disk:
         raise StorageFailed(f"{self._failure}. Check the disk, then restart")
 
     def _descriptor(self, name: str) -> int:
-        """Of the file, good until the next call that opens one."""
+        """The descriptor of the file, valid until the next call that opens a file."""
         file = self._files.get(name)
         if file is None:
             with self._failing(name):

@@ -30,14 +30,14 @@ _LINKS: Final = {
     "frames_out": ("hawser_link_sent_frames_total", "Frames sent over all links."),
     "tells_dropped": (
         "hawser_messages_dropped_total",
-        "Messages that were not sent for want of room or a link.",
+        "Messages dropped because a queue was full or there was no link.",
     ),
     "asks": ("hawser_asks_total", "Requests sent to peers."),
     "asks_timed_out": ("hawser_asks_timed_out_total", "Requests to peers without an answer in time."),
     "requests": ("hawser_requests_total", "Requests of peers and clients."),
     "links_opened": ("hawser_links_opened_total", "Links opened since the start."),
     "links_refused": ("hawser_links_refused_total", "Links refused: another cluster or another version."),
-    "links_malformed": ("hawser_links_malformed_total", "Links closed because of bytes that no peer sends."),
+    "links_malformed": ("hawser_links_malformed_total", "Links closed because of malformed bytes."),
     "links_silent": ("hawser_links_silent_total", "Links closed because the peer was silent."),
     "links": ("hawser_links", "Links that are open."),
     "asks_in_flight": ("hawser_asks_in_flight", "Requests to peers that are not answered yet."),
@@ -51,7 +51,7 @@ def node_metrics(node: Node, directory: Path) -> Iterator[Metric]:
     yield Metric("hawser_shards", "Shards on this node.", len(shards))
     yield Metric("hawser_shards_led", "Shards that this node leads.", sum(each.leads for each in shards))
     halted = sum(each.replica.halted is not None for each in shards)
-    yield Metric("hawser_shards_halted", "Shards that stopped for a failing disk or a broken rule.", halted)
+    yield Metric("hawser_shards_halted", "Shards halted by a disk error or a broken invariant.", halted)
     for name, shard in node.shards.items():
         replica, labels = shard.replica, (("shard", name),)
         yield Metric("hawser_shard_epoch", "Epoch of the shard on this node.", replica.node.epoch, labels)
@@ -60,24 +60,26 @@ def node_metrics(node: Node, directory: Path) -> Iterator[Metric]:
         yield Metric("hawser_shard_apply", "Last entry applied.", replica.node.applied, labels)
         yield Metric("hawser_shard_leads", "1 if this node leads the shard.", int(shard.leads), labels)
     for shard in shards:
-        yield from _of_queue(shard)
-    yield from _of_transactions(node)
+        yield from _queue_metrics(shard)
+    yield from _transaction_metrics(node)
     disk = node.disk_counters
     yield Metric("hawser_disk_syncs_total", "Syncs of files and directories.", disk.syncs)
     yield Metric("hawser_disk_sync_seconds_total", "Time that syncs took.", disk.sync_seconds)
     yield Metric("hawser_disk_written_bytes_total", "Bytes written to the logs.", disk.written_bytes)
     free_bytes = shutil.disk_usage(directory).free
     yield Metric("hawser_disk_free_bytes", "Free bytes where this node keeps its logs.", free_bytes)
-    text = "How far this node's clock is ahead of what half of all nodes' clocks have reached."
+    text = (
+        "Seconds by which this node's clock is ahead of the time that half of all nodes' clocks have reached."
+    )
     yield Metric("hawser_clock_ahead_seconds", text, node.clocks.ahead_seconds() or 0.0)
     text = "1 if no majority of the nodes' clocks confirms this node's."
     yield Metric("hawser_clock_wrong", text, int(node.clocks.is_wrong()))
-    yield from _of_stalls(node.stalls)
-    yield from _of_links(node.counters)
+    yield from _stall_metrics(node.stalls)
+    yield from _link_metrics(node.counters)
 
 
-def _of_queue(shard: Shard) -> Iterator[Metric]:
-    """Of a queue that this node leads."""
+def _queue_metrics(shard: Shard) -> Iterator[Metric]:
+    """The metrics of a queue that this node leads."""
     delivery = shard.current_delivery
     if delivery is None:
         return
@@ -94,14 +96,20 @@ def _of_queue(shard: Shard) -> Iterator[Metric]:
         pass
     else:
         age = 0.0 if oldest_ns is None else max(0.0, (time.time_ns() - oldest_ns) / 1e9)
-        text = "Age of the oldest message that is not done; 0 without one, missing while it cannot be read."
+        text = (
+            "Age of the oldest message that is not accepted; 0 without one, missing while it is unreadable."
+        )
         yield Metric("hawser_queue_oldest_age_seconds", text, age, labels)
-    yield Metric("hawser_queue_used_bytes", "What counts against the capacity.", queue.used_bytes, labels)
-    yield Metric("hawser_queue_capacity_bytes", "What the queue may hold.", queue.capacity_bytes, labels)
+    yield Metric(
+        "hawser_queue_used_bytes", "Bytes that count against the capacity.", queue.used_bytes, labels
+    )
+    yield Metric(
+        "hawser_queue_capacity_bytes", "Capacity of the queue in bytes.", queue.capacity_bytes, labels
+    )
 
 
-def _of_transactions(node: Node) -> Iterator[Metric]:
-    """Of the shards that this node leads, together."""
+def _transaction_metrics(node: Node) -> Iterator[Metric]:
+    """The totals of the shards that this node leads."""
     services = [shard.transactions for shard in node.shards.values() if shard.transactions is not None]
     branches = [transactions.participant for transactions in services]
     unfinished = sum(transactions.coordinator.unfinished_count for transactions in services)
@@ -111,23 +119,23 @@ def _of_transactions(node: Node) -> Iterator[Metric]:
         ("prepared", sum(each.prepared_count for each in branches)),
     ):
         yield Metric("hawser_transaction_branches", text, count, (("state", state),))
-    text = "Branches, not transactions, that have been prepared for more than 10 s and are not decided."
+    text = "Branches, not transactions, that were prepared more than 10 s ago and await their decision."
     yield Metric("hawser_transactions_in_doubt", text, sum(each.in_doubt_count for each in branches))
-    text = "For how long this leader has known the oldest branch, or it is prepared; 0 without one."
+    text = "Age of the oldest branch since this leader first saw it or it was prepared; 0 without one."
     oldest = max((each.oldest_age_seconds for each in branches), default=0.0)
     yield Metric("hawser_transaction_oldest_age_seconds", text, oldest)
-    text = "Transactions that this node decides and that are not over everywhere."
+    text = "Transactions that this node decides and that are not over on every shard."
     yield Metric("hawser_transactions_unfinished", text, unfinished)
-    text = "Branches that ended while this node led their shards, by how."
+    text = "Branches that ended while this node led their shards, by outcome."
     for outcome in Outcome:
         labels = (("outcome", outcome.name.lower().replace("_", " ")),)
         yield Metric("hawser_transaction_branches_ended_total", text, node.observers.ended[outcome], labels)
     text = "Records that transactions published, and messages they accepted, where this node led the shards."
     for done, count in (("published", node.observers.published), ("accepted", node.observers.accepted)):
         yield Metric("hawser_transaction_records_total", text, count, (("done", done),))
-    text = "Batches of applications, such as Spark, that were skipped because they had been written before."
+    text = "Batches of applications, such as Spark, skipped because they had been written before."
     yield Metric("hawser_transaction_batches_skipped_total", text, node.observers.skipped_batches)
-    text = "What observers of transactions raised."
+    text = "Errors of transaction observers."
     yield Metric("hawser_transaction_observer_failures_total", text, node.observers.failures)
 
 
@@ -147,11 +155,11 @@ def operator_metrics(operator: OperatorService) -> Iterator[Metric]:
     for node, rolled in operator.rolls.items():
         text = "Free bytes on a node's disk, as it said last."
         yield Metric("hawser_node_disk_free_bytes", text, rolled.free_bytes, (("node", node),))
-    yield from _of_stalls(operator.stalls)
-    yield from _of_links(operator.counters)
+    yield from _stall_metrics(operator.stalls)
+    yield from _link_metrics(operator.counters)
 
 
-def _of_stalls(stalls: StallWatch) -> Iterator[Metric]:
+def _stall_metrics(stalls: StallWatch) -> Iterator[Metric]:
     text = "Times for which the event loop stood still, each of 50 ms or more."
     yield Metric("hawser_loop_stalls_total", text, stalls.count)
     text = "How long the event loop stood still at these times, together."
@@ -162,6 +170,6 @@ def _of_stalls(stalls: StallWatch) -> Iterator[Metric]:
     yield Metric("hawser_loop_stall_busy_seconds", text, stalls.longest_busy)
 
 
-def _of_links(counters: Counters) -> Iterator[Metric]:
+def _link_metrics(counters: Counters) -> Iterator[Metric]:
     for field, (name, text) in _LINKS.items():
         yield Metric(name, text, getattr(counters, field))

@@ -107,7 +107,7 @@ def read_refusal(body: bytes | bytearray) -> str:
 
 
 def read_introduction(body: bytes) -> Introduction:
-    """Who the peer says it is, checked."""
+    """The identity that the peer presents, checked."""
     try:
         introduction = _decode(body)
     except MALFORMED as error:

@@ -13,12 +13,12 @@ from hawser.log.replica import Replica
 from hawser.log.state.results import Result, encode_result
 from hawser.transaction.commands import BranchLimit
 
-__all__ = ["DEPOSED", "Answer", "AnswerCollector", "Before", "Host", "NodeServices", "Slot"]
+__all__ = ["DEPOSED", "Answer", "AnswerCollector", "Host", "NodeServices", "OnResult", "Slot"]
 
 DEPOSED: Final = wire.Failed(wire.Code.UNKNOWN, "this node no longer leads the shard", True, "unknown")
 
 Answer = Callable[[wire.Answer], None]
-Before = Callable[["Slot", Any], bool]
+OnResult = Callable[["Slot", Any], bool]
 
 
 class Host(Protocol):
@@ -67,21 +67,21 @@ class AnswerCollector:
 class Slot:
     """The tag of one entry: its place in the answer."""
 
-    __slots__ = ("_collected", "_place", "before")
+    __slots__ = ("_collector", "_place", "on_result")
 
     def __init__(self, collector: AnswerCollector, place: int) -> None:
-        self._collected = collector
+        self._collector = collector
         self._place = place
         # Called with the result first; returns False to hold the result back.
-        self.before: Before | None = None
+        self.on_result: OnResult | None = None
 
     def done(self) -> bool:
-        """Always False: `before` has to run even after the client is gone."""
+        """Always False: `on_result` has to run even after the client is gone."""
         return False
 
     def set_result(self, result: Any) -> None:
-        if self.before is None or self.before(self, result):
+        if self.on_result is None or self.on_result(self, result):
             self.tell(result)
 
     def tell(self, result: Result | wire.Failed) -> None:
-        self._collected.put(self._place, result)
+        self._collector.put(self._place, result)

@@ -155,13 +155,13 @@ class CoordinatorDriver:
     def begin(self, each: Admitted, slot: Slot) -> bytes | None:
         """The payload to propose; None if the slot gets its result without a proposal, or later."""
         if isinstance(each.command, CoordinatorClose) and self._is_known(each.command):
-            slot.before = partial(self._settle, each.command)
+            slot.on_result = partial(self._settle, each.command)
             slot.set_result(self._ledger.answer(id_of(each.command.transaction)))
             return None
         if isinstance(each.command, CoordinatorCall | CoordinatorClose | CoordinatorDecide):
-            slot.before = partial(self._settle, each.command)
+            slot.on_result = partial(self._settle, each.command)
         elif isinstance(each.command, CoordinatorBatch):
-            slot.before = partial(self._settle_batch, each.command)
+            slot.on_result = partial(self._settle_batch, each.command)
         return each.payload
 
     def _is_known(self, command: CoordinatorClose) -> bool:

@@ -19,7 +19,7 @@ import msgspec
 from hawser.cluster import wire
 from hawser.cluster.node.queue.delivery import TOO_EARLY, QueueDelivery
 from hawser.cluster.node.transaction.admission import OPERATIONS, Admitted
-from hawser.cluster.node.transaction.context import DEPOSED, Before, Host, NodeServices, Slot
+from hawser.cluster.node.transaction.context import DEPOSED, Host, NodeServices, OnResult, Slot
 from hawser.cluster.node.transaction.coordinator import CoordinatorDriver
 from hawser.errors import Corrupt
 from hawser.log.entry import Kind
@@ -101,7 +101,7 @@ class Participant:
                 # forgotten here. This request is a late one.
                 return wire.Failed(wire.Code.NOT_FOUND, f"shard {each.label.coordinator} was deleted", False)
             if each.label.others:
-                slot.before = partial(self._driver.settle_branch, each.label.id)
+                slot.on_result = partial(self._driver.settle_branch, each.label.id)
             verdict = self._branches.judge(each.label)
             # After a GAP the missing operation may be in the log already, but not applied.
             if verdict is not None and not (isinstance(verdict, Rejected) and verdict.reason is Reason.GAP):
@@ -121,7 +121,7 @@ class Participant:
                 refused = self._services.peers.undeliverable(shard, self._now)
                 if refused is not None:
                     return refused
-            slot.before = partial(self._driver.settle_branch, each.label.id)
+            slot.on_result = partial(self._driver.settle_branch, each.label.id)
         return each.payload
 
     def _with_queue(self, each: Admitted, slot: Slot, delivery: QueueDelivery) -> bytes | wire.Failed | None:
@@ -130,7 +130,7 @@ class Participant:
             return each.payload
         found = delivery.lock(each.command)
         if isinstance(found, Proposal):
-            slot.before = partial(self._resolve, delivery, each.command.subqueue, found, slot.before)
+            slot.on_result = partial(self._resolve, delivery, each.command.subqueue, found, slot.on_result)
             return found.payload
         if isinstance(found, Rejected):
             slot.tell(found)
@@ -142,7 +142,7 @@ class Participant:
         delivery: QueueDelivery,
         subqueue: int,
         lock: Proposal,
-        then: Before | None,
+        then: OnResult | None,
         slot: Slot,
         result: Any,
     ) -> bool:

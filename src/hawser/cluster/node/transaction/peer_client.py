@@ -29,15 +29,15 @@ _PAUSE_SECONDS: Final = 0.1
 GONE_SECONDS: Final = 60.0
 _MOST_MISSING: Final = 65_536
 
-Heard = Callable[[wire.Answer], None]
-Told = wire.Transact | wire.TransactionLook
+OnAnswer = Callable[[wire.Answer], None]
+PeerRequest = wire.Transact | wire.TransactionLook
 
 
-class Here(Protocol):
+class LocalShards(Protocol):
     """The shards that this node leads."""
 
     def led(self, name: str) -> object | None: ...
-    def transact(self, role: PeerRole, message: wire.Transact, answer: Heard) -> None: ...
+    def transact(self, role: PeerRole, message: wire.Transact, answer: OnAnswer) -> None: ...
     def coordinator_of(self, xid: Xid) -> str | None: ...
     def look(self, request: wire.TransactionLook) -> Coroutine[Any, Any, wire.Answer] | wire.Answer: ...
 
@@ -49,7 +49,7 @@ class PeerClient:
         self,
         shard_map: ShardMap,
         peers: Mapping[str, Link],
-        here: Here,
+        here: LocalShards,
         start: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._map = shard_map
@@ -60,14 +60,14 @@ class PeerClient:
         self.learned_at = float("-inf")
         self._missing: dict[str, float] = {}
 
-    def tell(self, request: Told, heard: Heard) -> None:
-        """Calls `heard` once: with the answer of the shard's leader, or with Failed."""
+    def tell(self, request: PeerRequest, on_answer: OnAnswer) -> None:
+        """Calls `on_answer` once: with the answer of the shard's leader, or with Failed."""
         if isinstance(request, wire.Transact) and self._here.led(request.shard) is not None:
-            self._tell_here(request, heard)
+            self._tell_here(request, on_answer)
         else:
-            self._start(self._tell(request, heard))
+            self._start(self._tell(request, on_answer))
 
-    def _tell_here(self, request: wire.Transact, heard: Heard) -> None:
+    def _tell_here(self, request: wire.Transact, on_answer: OnAnswer) -> None:
         """For a shard that this node leads. A leader without a majority does not answer, so this has a
         time-out, too."""
         waits = True
@@ -79,14 +79,14 @@ class PeerClient:
             waits = False
             timer.cancel()
             if answer is not _LATE and _may_change(answer):
-                self._start(self._tell(request, heard))
+                self._start(self._tell(request, on_answer))
             else:
-                heard(answer)
+                on_answer(answer)
 
         timer = asyncio.get_running_loop().call_later(_ASK_SECONDS, here, _LATE)
         self._here.transact(PeerRole.NODE, request, here)
 
-    async def _tell(self, request: Told, heard: Heard) -> None:
+    async def _tell(self, request: PeerRequest, on_answer: OnAnswer) -> None:
         deadline = asyncio.get_running_loop().time() + _PATIENT_SECONDS
         try:
             answer = await self._ask(request)
@@ -98,9 +98,9 @@ class PeerClient:
             if not isinstance(error, TransportError):
                 _log.exception("shard %s: a request about a transaction failed", request.shard)
             answer = wire.Failed(wire.Code.UNAVAILABLE, str(error), True)
-        heard(answer)
+        on_answer(answer)
 
-    async def _ask(self, request: Told) -> wire.Answer:
+    async def _ask(self, request: PeerRequest) -> wire.Answer:
         if self._here.led(request.shard) is not None:
             return await self._ask_here(request)
         entry = self._map.shards.get(request.shard)
@@ -116,23 +116,23 @@ class PeerClient:
             node = answer.leader[0]
         return answer
 
-    async def _ask_here(self, request: Told) -> wire.Answer:
+    async def _ask_here(self, request: PeerRequest) -> wire.Answer:
         try:
             async with asyncio.timeout(_ASK_SECONDS):
                 return await self._answer_here(request)
         except TimeoutError:
             return _LATE
 
-    async def _answer_here(self, request: Told) -> wire.Answer:
+    async def _answer_here(self, request: PeerRequest) -> wire.Answer:
         if isinstance(request, wire.Transact):
-            heard: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
+            answered: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
 
             def hear(answer: wire.Answer) -> None:
-                if not heard.done():
-                    heard.set_result(answer)
+                if not answered.done():
+                    answered.set_result(answer)
 
             self._here.transact(PeerRole.NODE, request, hear)
-            return await heard
+            return await answered
         answering = self._here.look(request)
         return await answering if asyncio.iscoroutine(answering) else answering
 
