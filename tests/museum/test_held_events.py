@@ -154,12 +154,12 @@ def test_a_tick_and_a_fetch_wait_for_one_step_only(tmp_path: Path, monkeypatch: 
             shard.tick()
             fetched = shard._fetched
 
-            def fetch_now(offset: int, max_bytes: int) -> Any:
+            def fetch_now(offset: int, max_bytes: int, term: int) -> Any:
                 heard.append("fetch")
-                return fetched(offset, max_bytes)
+                return fetched(offset, max_bytes, term)
 
             monkeypatch.setattr(shard, "_fetched", fetch_now)
-            fetch = asyncio.create_task(shard.fetch(1, 1 << 20, 0))
+            fetch = asyncio.create_task(shard.fetch(1, 1 << 20, 0, 0))
             await asyncio.sleep(0)
             syncs.may_go.set()
             await asyncio.wait_for(asyncio.gather(fetch, *steps), SECONDS)

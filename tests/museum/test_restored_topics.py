@@ -2,8 +2,9 @@
 grown to where they were, and never got the records before that. Found by review."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.support.cluster import RunningCluster
 
 SECONDS = 60.0
 NOWHERE = "hawser://127.0.0.1:1"
-GONE = r"topic 'orders', partition 0: the log ends at record 4, and .* up to record 9\. So 5 records are gone"
+GONE = r"topic 'orders', partition 0: the log was put back.* Records 5 to 9, .* are not in it any more"
 
 
 @pytest.fixture
@@ -45,6 +46,17 @@ def publish_one_by_one(topic: Any, first: int, last: int) -> None:
 def taken(subscription: Any, count: int) -> list[bytes]:
     """So many samples, one by one."""
     return [bytes(subscription.take(SECONDS)) for _ in range(count)]
+
+
+@contextmanager
+def stopped(bus: Any) -> Iterator[None]:
+    """The event loop of a bus stands still, as if its process were stopped."""
+    is_over = threading.Event()
+    bus._thread.loop.call_soon_threadsafe(is_over.wait, SECONDS)
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 @pytest.fixture
@@ -88,6 +100,49 @@ def test_the_same_with_asyncio(
 
     publish(topic, 5, 9)
     asyncio.run(read())
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_log_that_grew_again_is_told_from_the_one_that_was_read(
+    cluster: RunningCluster, topic: Any, tmp_path: Path, group: str | None
+) -> None:
+    """It has as many records as before when the client comes back: others."""
+    url = cluster.url
+    reader = hawser.connect(url, name="reader", connect_timeout=SECONDS)
+    publish(topic, 5, 9)
+    subscription = reader.topic("orders").subscribe(start="earliest", group=group)
+    assert len(taken(subscription, 9)) == 9
+    with stopped(reader):
+        cluster.restore(tmp_path / "backup")
+        publish(topic, 10, 20)
+    with pytest.raises(hawser.OffsetOutOfRange, match=GONE):
+        subscription.take(SECONDS)
+    subscription.close()
+    with reader.topic("orders").subscribe(start="earliest", group=group) as again:
+        assert taken(again, 15) == [b"%d" % number for number in (*range(1, 5), *range(10, 21))]
+    reader.close()
+
+
+def test_a_group_is_not_moved_by_what_was_read_of_another_log(
+    cluster: RunningCluster, topic: Any, tmp_path: Path
+) -> None:
+    """The records between were passed over: the position it was moved from was the same in both logs."""
+    consumer = cluster.connect("consumer").topic("orders")
+    with consumer.subscribe(start="earliest", group="g") as first:
+        taken(first, 4)
+        first.commit()
+    cluster.back_up(tmp_path / "with group")
+    publish(topic, 5, 9)
+    member = consumer.subscribe(start="earliest", group="g")
+    assert taken(member, 5) == [b"5", b"6", b"7", b"8", b"9"]
+    with stopped(cluster.buses[-1]):
+        cluster.restore(tmp_path / "with group")
+        publish(topic, 10, 20)
+    with pytest.raises((hawser.OffsetOutOfRange, hawser.Fenced)):
+        member.commit()
+    member.close()
+    with consumer.subscribe(start="earliest", group="g") as again:
+        assert taken(again, 11) == [b"%d" % number for number in range(10, 21)]
 
 
 @pytest.mark.parametrize("lives_on", [True, False])

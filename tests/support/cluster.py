@@ -37,7 +37,7 @@ class RunningCluster:
         self._nodes = {node.name: node for node in self._cluster.nodes}
         self._addresses = {node.name: node.address for node in self._cluster.nodes}
         self.url = self._cluster.url
-        self._buses: list[hawser.Bus] = []
+        self.buses: list[hawser.Bus] = []
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of `work`, done in the loop of the cluster."""
@@ -50,7 +50,7 @@ class RunningCluster:
     def connect(self, name: str | None = None, **options: Any) -> hawser.Bus:
         """A bus of this cluster, closed with it."""
         bus = hawser.connect(self.url, name=name, **{"connect_timeout": LIMIT_SECONDS, **options})
-        self._buses.append(bus)
+        self.buses.append(bus)
         return bus
 
     @property
@@ -119,8 +119,8 @@ class RunningCluster:
         return self.ask(wire.Admin(wire.AdminKind.DELETE, name, uuid=uuid))
 
     def close(self) -> None:
-        while self._buses:
-            self._buses.pop().close()
+        while self.buses:
+            self.buses.pop().close()
         self.halt()
         self.run(_idle())
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -21,10 +21,15 @@ from typing import Annotated, Final, NamedTuple, Self
 from crc32c import crc32c
 from msgspec import Meta
 
-__all__ = ["HEADER_BYTES", "MAX_BODY_BYTES", "NO_ENTRY", "BadFrame", "Entry", "EntryId", "Kind", "Number"]
+__all__ = [
+    "HEADER_BYTES", "MAX_BODY_BYTES", "NOTHING_PAYLOAD_BYTES", "NO_ENTRY", "BadFrame", "Entry", "EntryId",
+    "Kind", "Number",
+]  # fmt: skip
 
 HEADER_BYTES: Final = 32
 MAX_BODY_BYTES: Final = 64 << 20
+# What a leader writes of its own holds the incarnation of its process.
+NOTHING_PAYLOAD_BYTES: Final = 8
 
 _CRC: Final = struct.Struct("<I")
 _FIELDS: Final = struct.Struct("<IQQBBHI")  # behind the checksum

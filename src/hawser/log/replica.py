@@ -11,7 +11,14 @@ from typing import Any, Self
 import msgspec
 
 from hawser.errors import Corrupt
-from hawser.log.entry import HEADER_BYTES, MAX_BODY_BYTES, MAX_TRANSACTION_BYTES, Entry, Kind
+from hawser.log.entry import (
+    HEADER_BYTES,
+    MAX_BODY_BYTES,
+    MAX_TRANSACTION_BYTES,
+    NOTHING_PAYLOAD_BYTES,
+    Entry,
+    Kind,
+)
 from hawser.log.journal.errors import BadSnapshot, Damaged
 from hawser.log.journal.journal import Journal, Sync
 from hawser.log.journal.journal import Settings as JournalSettings
@@ -53,7 +60,7 @@ from hawser.log.state.topic import PAGE_PLACES, Topic
 __all__ = ["Done", "Output", "Replica", "Retired", "Settings"]
 
 # Room for the entry a leader writes on its own.
-_NOTHING_BYTES = HEADER_BYTES
+_NOTHING_BYTES = HEADER_BYTES + NOTHING_PAYLOAD_BYTES
 # Entries that make room, or let others do so, and what is kept for them of the last segment that fits.
 _FREEING = frozenset(
     {

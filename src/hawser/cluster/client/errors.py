@@ -34,6 +34,7 @@ _KINDS: Final[dict[Code, type[HawserError]]] = {
     Code.REJECTED: Rejected,
     Code.BAD_REQUEST: UsageError,
     Code.DAMAGED: Corrupt,
+    Code.OTHER_LOG: OffsetOutOfRange,
     Code.OTHER: Rejected,
 }
 assert set(_KINDS) == set(Code)

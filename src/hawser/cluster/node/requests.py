@@ -185,7 +185,9 @@ class ClientRequests:
         shard = self._shards.get(request.shard)
         if shard is None:
             return self._not_leader(request.shard)
-        return shard.fetch(request.offset, min(request.max_bytes, _MOST_FETCHED_BYTES), request.wait_seconds)
+        return shard.fetch(
+            request.offset, min(request.max_bytes, _MOST_FETCHED_BYTES), request.wait_seconds, request.term
+        )
 
     def _inspect(self, request: wire.Inspect) -> _Answering:
         shard = self.led(request.shard)
@@ -269,8 +271,8 @@ class ClientRequests:
 # Copying a shorter batch is faster than sending it separately.
 _LONG_BYTES: Final = 16 << 10
 
-# MessagePack: an array of four, then arrays, a number and a binary in their longest forms.
-_FOUR: Final = b"\x94"
+# MessagePack: an array of five, then arrays, a number and a binary in their longest forms.
+_FIVE: Final = b"\x95"
 _MANY: Final = struct.Struct(">BI")
 _PLACE: Final = struct.Struct(">BBQBI")
 _ARRAY, _PAIR, _NUMBER, _BINARY = 0xDD, 0x92, 0xCF, 0xC6
@@ -287,10 +289,10 @@ def encode_answer(answer: wire.Answer) -> Body:
 
 def _pieces(answer: wire.Batches) -> Body:
     batches = answer.batches
-    head = _FOUR + wire.encode("batches") + _MANY.pack(_ARRAY, len(batches))
+    head = _FIVE + wire.encode("batches") + _MANY.pack(_ARRAY, len(batches))
     pieces: list[bytes | memoryview] = []
     for first_offset, payload in batches:
         pieces.append(head + _PLACE.pack(_PAIR, _NUMBER, first_offset, _BINARY, len(payload)))
         pieces.append(payload)
         head = b""
-    return (*pieces, wire.encode(answer.start) + wire.encode(answer.end))
+    return (*pieces, b"".join(map(wire.encode, (answer.start, answer.end, answer.terms))))

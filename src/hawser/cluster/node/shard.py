@@ -26,6 +26,7 @@ from hawser.cluster.node.disk_steps import DiskSteps
 from hawser.cluster.node.group_sessions import GroupSessions
 from hawser.cluster.node.maintenance import Maintenance, Now
 from hawser.cluster.node.queue.delivery import QueueDelivery
+from hawser.cluster.node.refusals import refusal
 from hawser.cluster.node.retention import Retention
 from hawser.cluster.node.sync_pool import SyncPool
 from hawser.cluster.node.transaction.context import NodeServices
@@ -72,6 +73,7 @@ from hawser.log.state.log_time import LogTime
 from hawser.log.state.producers import Producers
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import OutOfRange, encode_result
+from hawser.log.state.terms import Terms
 from hawser.log.state.topic import Topic
 from hawser.record.batch import Header
 
@@ -84,15 +86,6 @@ _MOST_PROPOSED_BYTES = 4 << 20
 _MOST_HELD = 1000
 
 _log = logging.getLogger("hawser.cluster.node")
-
-_REFUSALS = {
-    Reason.NOT_LEADER: (Code.NOT_LEADER, "this node does not lead the shard", "none"),
-    Reason.BUSY: (Code.BUSY, "the leader cannot take writes just now; ask again", "none"),
-    Reason.FULL: (Code.FULL, "the leader's disk is full; free some space or trim topics", "none"),
-    Reason.TOO_LARGE: (Code.BAD_REQUEST, "the entry is too large; send less at once", "none"),
-    Reason.UNSUPPORTED: (Code.BAD_REQUEST, "this node does not know this kind of entry", "none"),
-    Reason.UNKNOWN: (Code.UNKNOWN, "the leader was deposed before a majority had the entry", "unknown"),
-}
 
 
 class Shard:
@@ -235,7 +228,7 @@ class Shard:
     def _turn_away(self, event: Event) -> None:
         tags = [each.tag for each in event.commands] if isinstance(event, Propose) else []
         for tag in [event.tag] if isinstance(event, Read) else tags:
-            _settle(tag, _refusal(Reason.NOT_LEADER))
+            _settle(tag, refusal(Reason.NOT_LEADER))
 
     def _carry_out(self, outputs: list[Output]) -> None:
         self._report = self._is_restless = None
@@ -278,7 +271,7 @@ class Shard:
         if isinstance(output, Done):
             result = output.result
         elif isinstance(output, Refuse):
-            result = _refusal(output.reason)
+            result = refusal(output.reason)
         try:
             _settle(output.tag, result)
         except Exception:
@@ -355,35 +348,37 @@ class Shard:
 
     # Reads.
 
-    async def fetch(self, offset: int, max_bytes: int, wait_seconds: float) -> Batches | Failed:
-        """Committed batches from `offset` on; none if none arrived in time."""
+    async def fetch(self, offset: int, max_bytes: int, wait_seconds: float, term: int) -> Batches | Failed:
+        """Committed batches from `offset` on, behind a record of `term`; none if none arrived in time."""
         topic = self.replica.machine.part(Topic)
         if offset == topic.end and wait_seconds > 0:
             await self._wait_beyond(offset, wait_seconds)
         if self._step_end is None:
-            return self._fetched(offset, max_bytes)
+            return self._fetched(offset, max_bytes, term)
         answer: asyncio.Future[Batches | Failed] = self._loop.create_future()
         # Before the other held events, which may contain more steps that wait.
-        self._held.appendleft(partial(self._answer_fetch, answer, offset, max_bytes))
+        self._held.appendleft(partial(self._answer_fetch, answer, (offset, max_bytes, term)))
         return await answer
 
-    def _answer_fetch(self, answer: "asyncio.Future[Any]", offset: int, max_bytes: int) -> None:
+    def _answer_fetch(self, answer: "asyncio.Future[Any]", wanted: tuple[int, int, int]) -> None:
         if not answer.done():
             try:
-                answer.set_result(self._fetched(offset, max_bytes))
+                answer.set_result(self._fetched(*wanted))
             except Exception as error:
                 answer.set_exception(error)
 
-    def _fetched(self, offset: int, max_bytes: int) -> Batches | Failed:
-        topic = self.replica.machine.part(Topic)
+    def _fetched(self, offset: int, max_bytes: int, term: int) -> Batches | Failed:
+        topic, terms = self.replica.machine.part(Topic), self.replica.machine.part(Terms).runs
         found = self.replica.read(offset, max_bytes) if not self._closed else OutOfRange(0, 0)
         if isinstance(found, OutOfRange):
             text = f"offset {offset} is out of range: the partition has {found.start} up to {found.end}"
             ahead = offset > found.end
             return Failed(Code.OUT_OF_RANGE, text, ahead, start=found.start, end=found.end)
+        if term and terms.at(offset - 1) not in (0, term):
+            return Failed(Code.OTHER_LOG, f"record {offset - 1} is another one here", True)
         # Not copied here, but at most when the answer is sent.
         batches = tuple((first, memoryview(entry.payload)) for first, entry in found)
-        return Batches(batches, topic.start, topic.end)
+        return Batches(batches, topic.start, topic.end, terms.between(offset - 1, topic.end))
 
     async def _wait_beyond(self, offset: int, seconds: float) -> None:
         """Returns when there is a record at `offset`, or the time is over."""
@@ -421,8 +416,9 @@ class Shard:
         newest = None
         if request.producer is not None:
             newest = self.replica.machine.part(Producers).newest(request.producer)
-        bounds = messages if request.queue else topic
-        return Inspected(bounds.start, bounds.end, at, groups, newest)
+        bounds, terms = messages if request.queue else topic, self.replica.machine.part(Terms).runs
+        runs = () if request.terms_from is None else terms.between(request.terms_from, topic.end)
+        return Inspected(bounds.start, bounds.end, at, groups, newest, runs)
 
     def read(self, tag: Any) -> None:
         """Settles `tag` with None once the state applied here is the newest, or with the reason why that is
@@ -464,7 +460,7 @@ class Shard:
             leading is None or self.replica.halted or leading.since != delivery.epoch
         ):
             self._delivery = None
-            delivery.close(_refusal(Reason.NOT_LEADER))
+            delivery.close(refusal(Reason.NOT_LEADER))
 
     @property
     def current_delivery(self) -> QueueDelivery | None:
@@ -475,7 +471,7 @@ class Shard:
         refused = await self._newest()
         delivery = self.delivery(queue)
         if refused is not None or delivery is None:
-            return refused or _refusal(Reason.BUSY)
+            return refused or refusal(Reason.BUSY)
         return delivery.look(request)
 
     # Transactions.
@@ -503,7 +499,7 @@ class Shard:
     async def transactions_now(self, request: TransactionLook) -> TransactionsSeen | Failed:
         refused = await self._newest()
         if refused is not None or self._transactions is None:
-            return refused or _refusal(Reason.BUSY)
+            return refused or refusal(Reason.BUSY)
         return self._transactions.look(request)
 
     # Groups.
@@ -512,9 +508,9 @@ class Shard:
         """Answers when the group has changed for the member, or its time is over."""
         leading = self.replica.node.leadership
         if leading is None or not leading.ready:
-            return _refusal(Reason.NOT_LEADER)
+            return refusal(Reason.NOT_LEADER)
         answer = await self._sessions.keep_alive(request)
-        return answer if self.leads else _refusal(Reason.NOT_LEADER)
+        return answer if self.leads else refusal(Reason.NOT_LEADER)
 
     def _groups(self) -> Groups:
         return self.replica.machine.part(Groups)
@@ -557,7 +553,7 @@ class Shard:
         for future in list(self._waiters):
             _settle(future, None)
         if self._delivery is not None:
-            self._delivery.close(_refusal(Reason.NOT_LEADER))
+            self._delivery.close(refusal(Reason.NOT_LEADER))
             self._delivery = None
         self._renew_transactions()
         if self._is_syncing:
@@ -593,8 +589,3 @@ class Shard:
 def _settle(future: Any, result: object) -> None:
     if future is not None and not future.done():
         future.set_result(result)
-
-
-def _refusal(reason: Reason) -> Failed:
-    code, text, outcome = _REFUSALS[reason]
-    return Failed(code, text, reason not in (Reason.TOO_LARGE, Reason.UNSUPPORTED), outcome)  # type: ignore[arg-type]

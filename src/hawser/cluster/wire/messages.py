@@ -36,6 +36,7 @@ class Code(StrEnum):
     REJECTED = "rejected"
     BAD_REQUEST = "bad request"
     DAMAGED = "damaged"
+    OTHER_LOG = "other log"
     OTHER = "other"
 
     @classmethod

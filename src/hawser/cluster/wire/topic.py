@@ -47,32 +47,40 @@ class Executed(Body, frozen=True, tag="executed"):
 
 class Fetch(Body, frozen=True, tag="fetch"):
     """Asks any replica for the committed batches from `offset` on that it has applied. If there are none yet,
-    it waits for them up to `wait_seconds` and then answers with none."""
+    it waits for them up to `wait_seconds` and then answers with none. Refused with OTHER_LOG if the record
+    before `offset` is not of this `term`; with 0 that is not known."""
 
     shard: str
     offset: Count
     max_bytes: Annotated[int, Meta(gt=0)]
     wait_seconds: Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)]
+    term: Count = 0
+
+
+# The terms of records: runs of offsets, each from a first one on.
+Runs = tuple[tuple[Count, Count], ...]
 
 
 class Batches(Body, frozen=True, tag="batches"):
     """For each batch the offset of its first record and the payload of its entry; then the bounds of the
-    partition as this replica has applied them."""
+    partition as this replica has applied them, and the terms from the record before the first batch on."""
 
     batches: tuple[tuple[int, memoryview], ...]
     start: int
     end: int
+    terms: Runs = ()
 
 
 class Inspect(Body, frozen=True, tag="inspect"):
     """Asks the leader for the current state: the bounds of the partition, or of the queue on the shard, the
-    first offset at a time, the groups, and the newest batch of a producer."""
+    first offset at a time, the groups, the newest batch of a producer, and the terms from an offset on."""
 
     shard: str
     at_ns: int | None = None
     groups: bool = False
     producer: bytes | None = None
     queue: bool = False
+    terms_from: Count | None = None
 
 
 class GroupEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -92,6 +100,7 @@ class Inspected(Body, frozen=True, tag="inspected"):
     at: int | None = None
     groups: dict[str, GroupEntry] = msgspec.field(default_factory=dict)
     newest: tuple[int, int, int] | None = None
+    terms: Runs = ()
 
 
 class KeepAlive(Body, frozen=True, tag="keep alive"):

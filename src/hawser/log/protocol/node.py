@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from hawser.log.entry import NO_ENTRY, Entry, EntryId, Kind
+from hawser.log.entry import NO_ENTRY, NOTHING_PAYLOAD_BYTES, Entry, EntryId, Kind
 from hawser.log.epochs import Epochs
 from hawser.log.protocol import messages as m
 from hawser.log.protocol.events import (
@@ -461,8 +461,10 @@ class Node:
         )
 
     def nothing(self) -> Entry:
-        """What a leader writes when it begins and at each new epoch: committing it commits the past."""
-        return Entry.make(self.epoch, self.head.index + 1, Kind.NOTHING)
+        """What a leader writes when it begins and at each new epoch: committing it commits the past. The
+        incarnation tells this term from one of the same epoch in a log that was put back since."""
+        payload = self.incarnation.to_bytes(NOTHING_PAYLOAD_BYTES, "little")
+        return Entry.make(self.epoch, self.head.index + 1, Kind.NOTHING, payload)
 
 
 def asks_to_retire(event: Event) -> bool:

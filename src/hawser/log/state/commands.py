@@ -83,13 +83,14 @@ class GroupLeave(Payload, frozen=True):
 
 class GroupCommit(Payload, frozen=True):
     """Move the group from position `before` to `after`, if it is there and `member` belongs to this
-    generation."""
+    generation. `term` is that of the record before `after`, as the member has read it; 0 if not known."""
 
     group: Name
     member: Name
     generation: Number
     before: Number
     after: Number
+    term: Number = 0
 
 
 class GroupDelete(Payload, frozen=True):

@@ -20,6 +20,7 @@ from hawser.log.entry import Entry, Kind
 from hawser.log.state.commands import GroupCommit, GroupDelete, GroupJoin, GroupLeave, decoder
 from hawser.log.state.part import BadState, Context, Part
 from hawser.log.state.results import Committed, Deleted, Joined, Left, Reason, Rejected, Result
+from hawser.log.state.terms import Terms
 
 __all__ = ["Group", "Groups"]
 
@@ -149,7 +150,10 @@ class Groups(Part):
         if command.after < position:
             return Rejected(Reason.BACKWARD, position, command.after)
         end = context.offsets.end
-        return Rejected(Reason.BEYOND_END, end, command.after) if command.after > end else None
+        if command.after > end:
+            return Rejected(Reason.BEYOND_END, end, command.after)
+        term = context.part(Terms).runs.at(command.after - 1) if command.term else 0
+        return Rejected(Reason.OTHER_LOG, position, command.after) if term not in (0, command.term) else None
 
     def move(self, command: GroupCommit) -> None:
         """Move the group; `judge` must have given None."""

@@ -20,11 +20,12 @@ from hawser.log.state.part import BadState, Blocks, Context, Part, Unsupported
 from hawser.log.state.producers import Producers
 from hawser.log.state.queue import Queue
 from hawser.log.state.results import Done, Result, encode_result
+from hawser.log.state.terms import Terms
 from hawser.log.state.topic import PAGE_PLACES, Topic
 
 __all__ = ["Machine", "Saved", "shard_parts", "topic_parts"]
 
-STATE_VERSION: Final = 3
+STATE_VERSION: Final = 4
 
 _DONE: Final = Done()
 
@@ -52,7 +53,7 @@ _decode = msgspec.msgpack.Decoder(_State).decode
 
 def topic_parts(page_places: int = PAGE_PLACES) -> tuple[Part, ...]:
     """The parts of a topic's partition; a block of the index holds `page_places` batches."""
-    return (Topic(page_places), Producers(), Groups(), LogTime())
+    return (Topic(page_places), Terms(), Producers(), Groups(), LogTime())
 
 
 def shard_parts(page_places: int = PAGE_PLACES) -> tuple[Part, ...]:
@@ -73,9 +74,7 @@ class Machine:
         """Takes parts that belong to no other machine; by default `shard_parts`."""
         self._parts = shard_parts() if parts is None else tuple(parts)
         self._context = Context(self._parts)
-        self._handlers: dict[int, tuple[Callable[[Entry, Context], Result], int]] = {
-            Kind.NOTHING: (_nothing, 1)
-        }
+        self._handlers: dict[int, tuple[Callable[[Entry, Context], Result], int]] = {}
         self._staging: Callable[[Entry, Context], Result] | None = None
         names: set[str] = set()
         for part in self._parts:
@@ -88,6 +87,7 @@ class Machine:
                 assert self._staging is None, "two parts want the entries of transactions"
                 self._staging = part.apply
             part.begin(blocks)
+        self._handlers.setdefault(Kind.NOTHING, (_nothing, 1))
         self.applied = 0
         self.hash = 0
 

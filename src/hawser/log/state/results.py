@@ -224,6 +224,7 @@ class Reason(IntEnum):
     OTHER_TIME = 23
     TOO_MUCH_STAGED = 24
     TOO_MANY_OPERATIONS = 25
+    OTHER_LOG = 26
 
 
 _TEXTS: Final[dict[int, str]] = {
@@ -265,6 +266,8 @@ _TEXTS: Final[dict[int, str]] = {
     "allowed; write less in one, end others (`hawser tx list`), or raise node.staged_bytes",
     Reason.TOO_MANY_OPERATIONS: "transactions would have {given} operations staged on this shard, and "
     "{current} are allowed; put more messages into each batch, or end others (`hawser tx list`)",
+    Reason.OTHER_LOG: "the record before {given} is not the one that was read, as after a restored backup; "
+    "the group is at {current}",
 }
 assert set(_TEXTS) == set(Reason)
 

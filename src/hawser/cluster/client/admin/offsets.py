@@ -67,9 +67,10 @@ async def inspect(
     at_ns: int | None = None,
     with_groups: bool = False,
     queue: bool = False,
+    terms_from: int | None = None,
 ) -> wire.Inspected:
     """What the leader of a partition knows to be true now; of a topic's, unless it is a queue's."""
-    request = wire.Inspect(shard, at_ns, with_groups, queue=queue)
+    request = wire.Inspect(shard, at_ns, with_groups, queue=queue, terms_from=terms_from)
     answer = await router.ask_leader(topic, shard, request, f"looking at topic {topic!r}", deadline)
     assert isinstance(answer, wire.Inspected), answer
     return answer

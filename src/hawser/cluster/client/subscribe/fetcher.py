@@ -13,6 +13,7 @@ from hawser.cluster.client.router import Router
 from hawser.cluster.client.rpc import ask, checked
 from hawser.cluster.transport import TransportError
 from hawser.errors import HawserError, OffsetOutOfRange, Unavailable
+from hawser.log.state.terms import TermRuns
 from hawser.record.batch import Batch
 
 __all__ = ["Chunk", "Inbox", "Fetcher"]
@@ -98,10 +99,18 @@ class Inbox:
 
 
 class Fetcher:
-    """Fetches one partition from `offset` on, until closed or its topic is gone."""
+    """Fetches one partition from `offset` on, until closed or its topic is gone. Notes the terms of what it
+    has read in `terms`, so that a log that was put back is told from the one that was read."""
 
     def __init__(
-        self, router: Router, inbox: Inbox, topic: str, partition: int, shard: str, offset: int
+        self,
+        router: Router,
+        inbox: Inbox,
+        topic: str,
+        partition: int,
+        shard: str,
+        offset: int,
+        terms: TermRuns,
     ) -> None:
         self.partition = partition
         self.shard = shard
@@ -114,6 +123,7 @@ class Fetcher:
         self._topic = topic
         self._offset = offset
         self._lost = 0
+        self._terms = terms
         self._backoff = Backoff(router.settings)
         self._task: asyncio.Task[Any] = router.loop.create_task(self._read())
 
@@ -150,7 +160,13 @@ class Fetcher:
         if link is None:
             await self._pause()
             return
-        request = wire.Fetch(self.shard, self._offset, settings.fetch_bytes, settings.fetch_wait_seconds)
+        request = wire.Fetch(
+            self.shard,
+            self._offset,
+            settings.fetch_bytes,
+            settings.fetch_wait_seconds,
+            self._terms.at(self._offset - 1),
+        )
         try:
             seconds = settings.fetch_wait_seconds + settings.attempt_seconds
             answer = checked(link, request, await ask(link, wire.encode(request), seconds))
@@ -159,8 +175,12 @@ class Fetcher:
             return
         if isinstance(answer, wire.Batches):
             self._backoff = Backoff(settings)
+            before = self._offset - 1
             for first_offset, data in answer.batches:
                 self._fetched(first_offset, Batch.read(data))
+            for first, term in answer.terms:
+                if before <= first < self._offset:
+                    self._terms.begin(first, term)
             if not answer.batches:
                 # A partitioned replica never has anything new; another one may lead.
                 await self._look_around()
@@ -178,7 +198,8 @@ class Fetcher:
         if failed.code is wire.Code.OUT_OF_RANGE and self._offset < failed.start:
             self._lost += failed.start - self._offset
             self._offset = failed.start
-        elif failed.code is wire.Code.OUT_OF_RANGE and self._offset > failed.end:
+            self._terms.clear()
+        elif failed.code in (wire.Code.OTHER_LOG, wire.Code.OUT_OF_RANGE):
             with suppress(Unavailable):
                 await self.check()
             await self._pause()
@@ -188,17 +209,19 @@ class Fetcher:
             await self._pause()
 
     async def check(self) -> None:
-        """OffsetOutOfRange if the leader confirms that the log ends before the offset: records that were read
-        are gone. A lagging replica has merely not applied them yet."""
-        deadline = self._router.loop.time() + self._router.settings.timeout
-        found = await offsets.inspect(self._router, self._topic, self.shard, deadline)
-        if self._offset > found.end:
+        """OffsetOutOfRange if the leader confirms that records that were read are not in the log any more: it
+        ends before the offset, or has others there. A lagging replica has merely not applied them yet."""
+        router, offset, begin = self._router, self._offset, self._terms.first
+        deadline = router.loop.time() + router.settings.timeout
+        found = await offsets.inspect(router, self._topic, self.shard, deadline, terms_from=begin)
+        end = min(offset, found.end)
+        first = self._terms.first_difference(TermRuns(found.terms), end)
+        if first is not None or end < offset:
             raise OffsetOutOfRange(
-                f"topic {self._topic!r}, partition {self.partition}: the log ends at record {found.end - 1}, "
-                f"and this subscription has read up to record {self._offset - 1}. So "
-                f"{self._offset - found.end} records are gone, as after a restored backup. Subscribe again: "
-                "a group resumes from its position in the log; without a group choose where to begin with "
-                f"start=, at most {found.end}"
+                f"topic {self._topic!r}, partition {self.partition}: the log was put back, as by a restored "
+                f"backup. Records {first or end} to {offset - 1}, which this subscription has read, are not "
+                f"in it any more; it ends at record {found.end - 1}. Subscribe again: a group resumes from "
+                "its position in the log; without a group choose where to begin with start="
             )
 
     async def _pause(self) -> None:

@@ -428,6 +428,8 @@ class GroupMember(Consumer):
                     break
             else:
                 break
+        if partition in self._readers:
+            await self._readers[partition].check()
         self._revoke(partition)
         self._remove_partition(partition)
 
@@ -437,7 +439,8 @@ class GroupMember(Consumer):
 
     def _move(self, partition: int, before: int, after: int) -> GroupCommit:
         generation = self._generation if partition == self._coordinator_partition else self._owned[partition]
-        return GroupCommit(self.group, self.member, generation, before, after)
+        term = self._terms[partition].at(after - 1) if partition in self._terms else 0
+        return GroupCommit(self.group, self.member, generation, before, after, term)
 
     def _remove_partition(self, partition: int) -> None:
         self._leaving.pop(partition, None)

@@ -24,6 +24,7 @@ from hawser.cluster.client.sample import FetchedSample
 from hawser.cluster.client.subscribe.fetcher import Chunk, Fetcher, Inbox
 from hawser.cluster.wire import shard_of
 from hawser.errors import Closed, HawserError, UsageError
+from hawser.log.state.terms import TermRuns
 from hawser.record.record import Record
 
 __all__ = ["Consumer", "Taker"]
@@ -55,6 +56,8 @@ class Consumer:
         self._interrupted = -1
         self.inbox = Inbox(router.loop, router.settings.read_ahead_bytes)
         self._readers: dict[int, Fetcher] = {}
+        # Of what was read last of each partition, also when it is dropped.
+        self._terms: dict[int, TermRuns] = {}
         self._decode = decode
         self._errors: deque[Exception] = deque()
         self._chunk: Chunk | None = None
@@ -73,7 +76,10 @@ class Consumer:
         assert partition not in self._readers
         shard = self.shard(partition)
         with self.locked():
-            self._readers[partition] = Fetcher(self.router, self.inbox, self.topic, partition, shard, offset)
+            terms = self._terms[partition] = TermRuns()
+            self._readers[partition] = Fetcher(
+                self.router, self.inbox, self.topic, partition, shard, offset, terms
+            )
 
     def drop(self, partition: int) -> int | None:
         """Stop taking from a partition, and return the position behind the last message taken; None if the
