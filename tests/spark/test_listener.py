@@ -171,7 +171,7 @@ def test_a_listener_that_fails_hurts_nobody(
         until(lambda: listener.figures.of("unheard").batches == 3, "three micro-batches")
     assert query.exception() is None
     assert [record.message for record in caplog.records if record.name == "hawser.spark"] == [
-        "the progress of a query could not be told; the query goes on"
+        "the progress of a query could not be shown; the query continues"
     ]
 
 

@@ -185,7 +185,7 @@ def test_a_claim_expires_while_its_query_is_down(
     give_back(cluster.url, "lapsed")
     message = queue.get(timeout=60)
     assert message is not None
-    with pytest.raises(Exception, match="was given back meanwhile"):
+    with pytest.raises(Exception, match="was returned meanwhile"):
         take(spark, cluster.url, "lapsed", tmp_path, "lapsed/copy").awaitTermination()
     assert counted(target) == Counter()
     others = [message, *queue.get_many(20, timeout=60)]

@@ -219,8 +219,8 @@ class Connection:
             if not delivery_batches or delivery_batches[0].offset != first:
                 raise OffsetOutOfRange(
                     f"message {first} of queue {wanted.topic!r} is done, though a batch of this query has "
-                    "claimed it and is not: its claim was committed or given back by somebody else. Begin "
-                    "anew, with a new checkpoint and another claimName"
+                    "claimed it and is not: another program committed or returned its claim. Begin again, "
+                    "with a new checkpoint and another claimName"
                 )
             for delivery_batch in delivery_batches:
                 if delivery_batch.offset == first:

@@ -1,5 +1,5 @@
-"""Pipelines: Spark Declarative Pipelines that land topics in tables, and what runs them.
+"""Spark Declarative Pipelines that land topics in tables and audit them, and their runner.
 
-`landing` is the one that comes with Hawser, and what to copy for one of your own. Everything a pipeline keeps
-is in one directory (`place`); no catalog, no metastore beside it.
+`landing` is the pipeline that comes with Hawser; copy it to begin one of your own. One directory holds
+everything that a pipeline keeps (`directory`), without a catalog or metastore beside it.
 """

@@ -1,4 +1,5 @@
-"""Topics audited: each message followed from tier to tier, and a verdict for each minute of each.
+"""The audit pipeline: it follows each message from tier to tier and gives a verdict for each minute of each
+tier.
 
     topics          -> log_runs      recorded, replicated
     trace of hosts  -> trace_runs    published, delivered
@@ -7,8 +8,8 @@
                                  -> latencies    how long messages took, as histograms
                                  -> events       who joined, left, died and was recovered
 
-The first three are evidence, made in streams, each message once: an audit that is killed goes on where it
-was, and the next one looks at what is new only. The others are made from them as a whole.
+The first three are evidence. Streams make it, each message once: a killed audit continues where it was, and
+the next one reads only what is new. The other tables are computed from them as a whole.
 
 An ordinary definition of a Spark Declarative Pipeline, as landing.py; `hawser pipeline audit` runs it.
 """
@@ -56,7 +57,7 @@ RUN_COLUMNS = [*Run._fields, "first_us"]
 def topics(names: str) -> "DataFrame":
     source = spark.readStream.format("hawser").option("endpoints", URL).option("subscribe", names)
     source = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", BATCH_RECORDS)
-    # What retention took before it was looked at is a finding, no failure.
+    # Records that retention removed before they were read are a finding, not a failure.
     return source.option("failOnDataLoss", "false").option("includeHeaders", "true").load()
 
 
@@ -83,8 +84,8 @@ if TRACE:
 if LANDING:
     EVIDENCE.append("landed_runs")
     ROWS = spark.readStream.schema(LANDED).parquet(f"file:{LANDING}/tables/raw")
-    # Of all topics: a file is read once, and another one of them may be asked for later. But a deleted topic
-    # has offsets of its own, and evidence knows topics by their names.
+    # Of all topics: a file is read once, and a later audit may ask for another topic. Deleted topics are left
+    # out, because evidence knows topics by name and they have offsets of their own.
     ROWS = ROWS.where(~F.col("topic_uuid").isin(*DELETED.split(",")))
     ROWS = ROWS.select(*STAMPS, "landed_at", content_hash(), BYTES)
     LANDED_RUNS = ROWS.mapInArrow(landed_evidence(LATE_NS), COLUMNS)

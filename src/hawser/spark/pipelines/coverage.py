@@ -1,7 +1,7 @@
-"""Which offsets of a topic are in a table: exactly, and without reading more than the ends of its files.
+"""The offsets of a topic that a table has: exact, and read from little more than the footers of its files.
 
-A task writes one range of one partition, so nearly every file says with its bounds and its number of rows all
-there is to say. Of one that does not, the offsets are read.
+A task writes one range of one partition, so the bounds and the row count in the footer of nearly every file
+say which offsets it has. The offsets of other files are read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,9 +18,9 @@ __all__ = ["Coverage", "Range", "coverage"]
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a table has of a partition. `missing` are the ranges between the first and the last that it does
-    not have, `doubled` those it has more than once. A topic that was deleted and created anew has another
-    uuid, and offsets of its own."""
+    """The offsets of a partition in a table. `missing` are the ranges between the first and the last that it
+    does not have, `doubled` those it has more than once. A topic that was deleted and created anew has
+    another uuid, and offsets of its own."""
 
     topic: str
     topic_uuid: str
@@ -37,7 +37,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Source(NamedTuple):
-    """Whose offsets they are; the fields are columns."""
+    """The partition of the offsets; the fields are columns."""
 
     topic: str
     topic_uuid: str
@@ -45,8 +45,8 @@ class _Source(NamedTuple):
 
 
 def coverage(directory: Path, table: str) -> list[Coverage]:
-    """Of each partition that has rows in the table, which has the columns topic, topic_uuid, partition and
-    offset."""
+    """The coverage of each partition that has rows in the table. The table has the columns topic, topic_uuid,
+    partition and offset."""
     found: dict[_Source, list[Range]] = {}
     try:
         files = tables.files(directory, table)

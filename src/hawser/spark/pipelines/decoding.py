@@ -1,4 +1,4 @@
-"""Values and gaps of records in Spark: decoded, or told why not."""
+"""Decodes values and gap records in Spark, with the reason where that fails."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -19,7 +19,7 @@ _FAULT_CHARACTERS: Final = 300
 
 
 def decoded(value_format: str, kind: str) -> "Column":
-    """Of the column `value`: a struct of the `value` as `kind`, and its `fault`, which is null unless the
+    """Decode the column `value`: a struct of the `value` as `kind`, and its `fault`, which is null unless the
     value is not of that kind. UsageError if the format has no such kind."""
     parsed = DataType.fromDDL(kind)
     _faults_of(value_format, parsed)
@@ -33,7 +33,8 @@ def decoded(value_format: str, kind: str) -> "Column":
 
 
 def _faults_of(value_format: str, kind: DataType) -> Callable[[Any], tuple[Any, Any]]:
-    """What gives the typed values of an array of bytes, and what is wrong with the others."""
+    """The function that decodes an array of bytes, and gives the fault of each value that it cannot
+    decode."""
     from hawser.spark.source.columns import CORRUPT
     from hawser.spark.values import typed
 
@@ -74,7 +75,7 @@ class _Values:
 
 
 def is_gap() -> "Column":
-    """Whether a record stands for samples that were lost before they could be recorded; never null."""
+    """Whether a record is a gap, for samples that were lost before they could be recorded; never null."""
     return F.expr(
         "key is null and coalesce(octet_length(value), 0) = 0 "
         f"and coalesce(exists(headers, each -> each.key = '{GAP_HEADER}'), false)"

@@ -1,17 +1,17 @@
-"""The directory of a pipeline: all that it keeps, and who may write to it.
+"""The directory of a pipeline: its files, and the lock that lets one run write.
 
     pipeline.json        its id, made once
     lock                 held by the run and by its Spark
     tables/TABLE/        Parquet; what counts is what `_spark_metadata` lists (see tables.py)
-    checkpoints/         how far each flow is, in Spark's own form
-    refresh.json         while tables are made anew: their names
-    removed/             what is being removed: directories that nothing refers to any more
-    log/spark.log        all that Spark says
-    summary.html, .json  what came of the last run
+    checkpoints/         the progress of each flow, as Spark keeps it
+    refresh.json         the names of tables while they are being made anew
+    removed/             directories that are being removed
+    log/spark.log        Spark's output
+    summary.html, .json  the result of the last run
 
-The lock is inherited by Spark and dies with the last of the two: while anything of a killed run could still
-write, there is no other run. Spark's files name each other by their full paths, so a directory stays where it
-was made.
+Spark inherits the lock, and the lock ends with the last of the two: while a process of a killed run could
+still write, no other run begins. Spark's files name each other by their full paths, so a directory cannot be
+moved.
 """
 
 import fcntl
@@ -67,7 +67,7 @@ class Place:
             fresh = path.with_name(f".pipeline-{made.id}.json")
             fresh.write_bytes(msgspec.json.encode(made))
             try:
-                # Whoever comes first names it.
+                # The first process names it.
                 os.link(fresh, path)
             except FileExistsError:
                 pass
@@ -86,7 +86,7 @@ class Place:
 
     @property
     def database(self) -> str:
-        """Where Spark's catalog has the tables: a name that no other directory has."""
+        """The database of the tables in Spark's catalog; no other directory has this name."""
         return f"hawser_{self._identity.id}"
 
     def table(self, name: str) -> Path:
@@ -120,8 +120,8 @@ class Place:
     # Making tables anew.
 
     def forget(self, tables: Iterable[str]) -> None:
-        """Remove tables and how far their flows are, so that the next run makes them anew. Killed on the way,
-        `finish_forgetting` of the next run does the rest: a table without its checkpoint would be filled
+        """Remove tables and the progress of their flows, so that the next run makes them anew. Killed on the
+        way, `finish_forgetting` of the next run does the rest: a table without its checkpoint would be filled
         twice, a checkpoint without its table would lose rows."""
         names = sorted({*tables, *self._to_forget()})
         if names:
@@ -143,7 +143,7 @@ class Place:
         self.empty_removed()
 
     def checkpoints_of(self, table: str) -> list[Path]:
-        """Where flows into this table keep how far they are: one directory for each catalog."""
+        """The checkpoints of flows into this table: one directory for each catalog."""
         return list(self.checkpoints.glob(f"_checkpoints/*/{self.database}/{table}"))
 
     def remove(self, path: Path) -> None:

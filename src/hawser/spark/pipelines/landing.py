@@ -1,13 +1,14 @@
-"""Topics landed in tables.
+"""The landing pipeline: topics in tables.
 
     topics -> raw -> typed          values by their format and schema
-                  -> bad            what is not of the schema
-                  -> late           what landed long after its time
-                  -> gaps           what a recorder could not record
-                  -> minutes        figures of each minute
+                  -> bad            values that are not of the schema
+                  -> late           records that landed long after their time
+                  -> gaps           samples that a recorder could not record
+                  -> minutes        counts of each minute
 
-`raw` has every record once; all else is made from it, and can be made anew without the topics. Nothing is
-dropped anywhere: what cannot be typed is in `bad`, what is late is in `late` and in every other table too.
+`raw` has every record once; the other tables are made from it, and can be made anew without the topics. No
+record is dropped: a record that cannot be typed is in `bad`, a late one is in `late` and in every other
+table, too.
 
 This file is an ordinary definition of a Spark Declarative Pipeline. Copy it to start one of your own, and run
 it with `hawser pipeline run FILE.py --dir D`. Two rules:
@@ -115,7 +116,7 @@ if VALUE_FORMAT != "raw":
         return rows.where("fault is not null")
 
 
-# From narrow columns of all of `raw`: a minute is never closed, and what comes late counts in it.
+# From narrow columns of all of `raw`: a minute is never closed, and late records count in it.
 @dp.materialized_view(comment="What landed of each minute, by the time of the records.")
 def minutes() -> "DataFrame":
     minute = F.date_trunc("minute", "timestamp").alias("minute")

@@ -1,7 +1,7 @@
-"""Ranges of numbers, and what is asked of them: which are there, which more than once, which not.
+"""Ranges of numbers: merging, repeated numbers, holes, differences.
 
-A `Piece` is a range whose numbers share a minute. What takes pieces or ranges apart keeps what they carry.
-All of it is linear in the number of ranges, once they are sorted.
+A `Piece` is a range whose numbers share a minute. Functions that cut pieces or ranges keep their other
+fields. Every function is linear in the number of ranges, once they are sorted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ Some = TypeVar("Some", Range, Piece)
 
 
 def merged(ranges: Iterable[Range | Piece]) -> list[Range]:
-    """The same numbers, in as few ranges as can be, in order."""
+    """The same numbers, in as few ranges as possible, in order."""
     found: list[Range] = []
     for each in sorted((each.first, each.last) for each in ranges):
         _extend(found, Range(*each))
@@ -45,7 +45,7 @@ def merged(ranges: Iterable[Range | Piece]) -> list[Range]:
 
 
 def doubled(ranges: Iterable[Range | Piece]) -> list[Range]:
-    """The numbers that are there more than once."""
+    """The numbers that occur more than once."""
     found: list[Range] = []
     reached = None
     for first, last in sorted((each.first, each.last) for each in ranges):
@@ -56,7 +56,7 @@ def doubled(ranges: Iterable[Range | Piece]) -> list[Range]:
 
 
 def holes(ranges: Iterable[Range | Piece], first: int) -> list[Range]:
-    """The numbers from `first` on that are not there, up to the last one that is."""
+    """The numbers from `first` on that do not occur, up to the last one that does."""
     found = []
     for each in merged(ranges):
         if each.first > first:
@@ -80,7 +80,7 @@ def disjoint(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def without(some: Sequence[Some], ranges: Sequence[Range | Piece]) -> list[Some]:
-    """What of `some` is in none of the ranges; both are disjoint and in order."""
+    """The part of `some` that is in none of the ranges; both are disjoint and in order."""
     found: list[Some] = []
     place = 0
     for each in some:
@@ -99,7 +99,7 @@ def without(some: Sequence[Some], ranges: Sequence[Range | Piece]) -> list[Some]
 
 
 def common(some: Sequence[Some], ranges: Sequence[Range | Piece]) -> list[Some]:
-    """What of `some` is in one of the ranges; both are disjoint and in order."""
+    """The part of `some` that is in one of the ranges; both are disjoint and in order."""
     return without(some, without(some, ranges))
 
 

@@ -1,8 +1,7 @@
-"""A pipeline as its file defines it: registered with a Connect server, and looked at on the way.
+"""Registers the pipeline that a file defines with a Connect server, and checks its tables.
 
-Tables that streams fill declare their schemas, so the definitions are all the catalog there is: before a run
-they are declared in the server's, where their directories are. Tables that are computed as a whole are made
-again by every run.
+Tables that streams fill declare their schemas, so the definitions are the whole catalog: before a run they
+are declared in the server's catalog, at their directories. Every run computes the other tables again.
 """
 
 import importlib.util
@@ -35,7 +34,7 @@ _CURE: Final = f"give the old type, or {_ANEW}"
 
 
 class Definitions(SparkConnectGraphElementRegistry):
-    """What one file defines."""
+    """The definitions of one file."""
 
     def __init__(self, spark: "SparkSession", graph: str) -> None:
         super().__init__(spark, graph)
@@ -74,7 +73,7 @@ class Definitions(SparkConnectGraphElementRegistry):
         super().register_flow(replace(flow, func=watched))
 
     def target_of(self, flow: str) -> str:
-        """What a flow fills."""
+        """A table or sink that a flow fills."""
         known = self._flows.get(flow)
         return flow if known is None else known.target
 
@@ -96,8 +95,8 @@ class Definitions(SparkConnectGraphElementRegistry):
 
 
 class _Flow(NamedTuple):
-    """What a flow fills, which tables it reads, by their names without the database, and which words are in
-    its SQL, where nobody but Spark knows what is a table."""
+    """A flow: its target, the tables that it reads, by their names without the database, and the words of its
+    SQL, in which only Spark can tell which are tables."""
 
     target: str
     reads: set[str]
@@ -110,7 +109,7 @@ class _Flow(NamedTuple):
 
 
 def _texts(message: Any, name: str) -> Iterator[str]:
-    """The texts of all fields of this name in a plan, which is a message of Spark Connect."""
+    """The values of all fields of this name in a plan, a message of Spark Connect."""
     for field, value in message.ListFields():
         if field.name == name and isinstance(value, str):
             yield value
@@ -138,12 +137,12 @@ def register(spark: "SparkSession", graph: str, file: Path) -> Definitions:
 
 
 def create_database(spark: "SparkSession", place: Place) -> None:
-    """The one of the tables of `place`, unless the server has it."""
+    """Create the database of the tables of `place`, unless the server has it."""
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {place.database} LOCATION '{_quoted(place.tables)}'")
 
 
 def declare(spark: "SparkSession", definitions: Definitions, place: Place) -> None:
-    """Let the server know the tables there are. UsageError if one was filled in another way than it is
+    """Declare the existing tables to the server. UsageError if one was filled in another way than it is
     defined now: the run would lose rows of it, or repeat them."""
     for name, table in definitions.streamed.items():
         _check_streamed(place, table, definitions.flows_into(name))
@@ -219,7 +218,8 @@ def _check_streamed(place: Place, table: StreamingTable, flows: list[str]) -> No
 
 
 def _check_columns(place: Place, name: str, declared: DataType) -> None:
-    """Against those of the newest file. Columns may be added; what is there stays what it is."""
+    """Compare the columns with those of the newest file. Columns may be added; existing ones keep their
+    type."""
     written = tables.files(place.directory, name) if place.table(name).is_dir() else []
     text = (
         tables.content(max(written, key=lambda each: each.written_ms).path).spark_schema if written else None
@@ -232,7 +232,7 @@ def _check_columns(place: Place, name: str, declared: DataType) -> None:
 
 
 def _change(old: DataType, new: DataType, path: str) -> str | None:
-    """What cannot be read any more as it was written; None if all can."""
+    """The first column that could not be read as it was written; None if all can."""
     if isinstance(old, StructType) and isinstance(new, StructType):
         for field in old.fields:
             if field.name not in new.names:

@@ -1,4 +1,4 @@
-"""Runs of a pipeline: one update, or one after the other until somebody ends it."""
+"""Runs a pipeline: one update, or one after the other until the run is ended."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -22,15 +22,15 @@ __all__ = ["AUDIT", "LANDING", "Plan", "Report", "Watcher", "run"]
 LANDING: Final = Path(__file__).with_name("landing.py")
 AUDIT: Final = Path(__file__).with_name("audit.py")
 _OURS: Final = "spark.hawser."
-# Spark 4.3 keeps all that an update was made of, some three megabytes, until its session ends. A session
-# leaves a Python process behind that stays until its server ends. So after so many updates both begin anew.
+# Spark 4.3 keeps some three megabytes of each update until its session ends, and a Python process of each
+# session until its server ends. So after so many updates both are started anew.
 _MOST_UPDATES: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to run, where, and how often. With `remote`, the URL of a Connect server, `master` is not used.
-    `conf` are settings for the pipeline's file and for Spark."""
+    """The pipeline to run, its directory, and how often. With `remote`, the URL of a Connect server, `master`
+    is not used. `conf` are settings for the pipeline's file and for Spark."""
 
     place: Place
     file: Path = LANDING
@@ -43,7 +43,7 @@ class Plan:
 
 
 class Watcher(Protocol):
-    """Who is told what happens."""
+    """Gets the events of a run."""
 
     def say(self, text: str) -> None: ...
 
@@ -69,7 +69,7 @@ class Report:
 
 def run(plan: Plan, watcher: Watcher, report: Report) -> None:
     """Run the plan: return after an update, or with `every_seconds` never. Unavailable if the directory is in
-    use. Whatever ends it, by an exception or a signal, the next run goes on where it was."""
+    use. After an exception or a signal the next run continues where this one ended."""
     with plan.place.lock() as lock:
         plan.place.finish_forgetting()
         report.begin()
@@ -98,7 +98,7 @@ def _run_updates(plan: Plan, watcher: Watcher, report: Report, lock: int) -> Non
 
 @contextmanager
 def _spark(plan: Plan, lock: int, watcher: Watcher) -> Iterator[tuple["SparkSession", Server | None]]:
-    # What is behind the address of a server may be a secret.
+    # The part of a URL behind the address may hold a secret.
     remote = None if plan.remote is None else plan.remote.partition(";")[0]
     watcher.say(f"starting Spark at {plan.master}" if remote is None else f"connecting to {remote}")
     own = (
@@ -121,7 +121,7 @@ def _updates(
 ) -> Iterator[None]:
     from hawser.spark.pipelines.update import Pipeline
 
-    # A server of our own got the others when it was started; many can be set only then.
+    # The pipeline's own server got the others when it was started; many can be set only then.
     conf = plan.conf if own_server is None else _of_pipeline(plan.conf)
     pipeline = Pipeline(spark, plan.place, plan.file, conf)
     while True:

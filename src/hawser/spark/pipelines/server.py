@@ -1,8 +1,8 @@
-"""The Spark of a run: a Connect server of its own, on loopback, that cannot outlive it.
+"""The Spark of a run: a Connect server of its own, on loopback, that ends with the run.
 
-The server is a JVM started at a master. It asks for a token that only this process knows, because whoever may
-talk to it runs code in our name. The kernel kills it with the thread that started it, and its Python workers
-end when it is gone: so a run that is killed leaves nobody behind who goes on writing.
+The server is a JVM started at a master. It asks for a token that only this process knows, because every
+client can run code in this user's name. The kernel kills the server with the thread that started it, and its
+Python workers end with it: a killed run leaves no process behind that still writes.
 """
 
 import os
@@ -38,7 +38,7 @@ _LOOK_SECONDS: Final = 0.05
 _ATTEMPTS: Final = 3
 # The state of a listening socket in /proc/net/tcp.
 _LISTENING: Final = "0A"
-# Becomes the command, after it has asked to be killed with its parent, unless that is dead already.
+# Asks to be killed with its parent, unless that is dead already, and then becomes the command.
 _BOUND: Final = (
     "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGKILL); "
     "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
@@ -202,15 +202,16 @@ def _failure(master: str, log: Path) -> HawserError:
     return Unavailable(f"Spark does not start at {master}: {last} (all it said is in {log})")
 
 
-# By default a client tries for ten minutes to reach a server that is gone. Ours is on this machine, or dead;
-# with another one whoever runs the pipeline can run it again.
+# By default a client tries for ten minutes to reach a server that is gone. The pipeline's own server is on
+# this machine, or dead; a run against another server can be started again.
 _TRIES: Final = 6
 _LONGEST_PAUSE_MS: Final = 1000
 
 
 @contextmanager
 def connected(url: str) -> Iterator["SparkSession"]:
-    """Unavailable if nobody answers at `url`, without what may be secret in it."""
+    """A session at `url` for as long as a block lasts. Unavailable if no server answers; the error leaves out
+    the secret part of the URL."""
     check_packages()
     from pyspark.sql import SparkSession
 

@@ -1,5 +1,5 @@
-"""How far a stream is, by its checkpoint: which offsets the batches of a landing have committed, when each
-one began, and up to where a stream of an audit reads.
+"""The progress of a stream, from its checkpoint: the offsets that the batches of a landing have committed,
+when each batch began, and the ends that a stream of an audit reads.
 
 A batch writes `offsets/N` before it begins and `commits/N` when its rows are in the table. Spark keeps the
 last hundred of them or so.
@@ -21,7 +21,7 @@ __all__ = ["Batch", "Progress", "progress_of", "reached_by"]
 
 
 class Batch(NamedTuple):
-    """A batch that was begun; `began` in seconds since 1970."""
+    """A batch that has begun; `began` in seconds since 1970."""
 
     number: int
     began: float
@@ -37,14 +37,14 @@ class Progress(NamedTuple):
     uuids: dict[str, str]
 
     def committed_of(self, uuids: Mapping[str, str]) -> Committed:
-        """Without topics that have another uuid now: these have offsets of their own."""
+        """The progress without topics that have another uuid now."""
         return {
             name: ranges for name, ranges in self.committed.items() if uuids.get(name) == self.uuids[name]
         }
 
 
 def progress_of(landing: Path) -> Progress:
-    """Of the directory of a landing. UsageError if it is none."""
+    """The progress of a landing in this directory. UsageError if it is none."""
     if not (landing / "tables" / "raw").is_dir():
         raise UsageError(f"{landing} has no table of raw records: give the --dir of `hawser pipeline run`")
     checkpoint = _checkpoint(landing, "raw")
@@ -71,7 +71,7 @@ def reached_by(directory: Path, table: str) -> Offsets:
 
 
 def _checkpoint(directory: Path, table: str) -> Path | None:
-    """Of the last time that the table was made anew; None if there is none yet."""
+    """The checkpoint since the table was last made anew; None if there is none yet."""
     runs = directory.glob(f"checkpoints/_checkpoints/*/*/{table}/{table}/*")
     return max(runs, key=lambda path: int(path.name), default=None)
 
@@ -90,7 +90,7 @@ def _read(path: Path) -> tuple[float, Offsets]:
 
 
 def _committed(batches: dict[int, Offsets]) -> tuple[Committed, dict[str, str]]:
-    """What was committed of each topic, and its uuid: of topics of one name, the last."""
+    """The committed offsets of each topic, and its uuid; the last one of topics of one name."""
     found: Committed = {}
     uuids: dict[str, str] = {}
     for number, offsets in sorted(batches.items()):
@@ -105,7 +105,7 @@ def _committed(batches: dict[int, Offsets]) -> tuple[Committed, dict[str, str]]:
                 elif is_oldest:
                     first = (place.began or {}).get(partition, 0)
                 else:
-                    # One that joins says where it begins, and is read by the next batch.
+                    # A topic that joins records its start, and the next batch reads it.
                     first = end
                 ranges[partition] = Range(first, end - 1)
     return found, uuids

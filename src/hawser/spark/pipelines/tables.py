@@ -1,9 +1,8 @@
-"""The tables of a pipeline without Spark: which files are committed, and what is in them.
+"""Reads the tables of a pipeline without Spark: their committed files and rows.
 
-A streaming query writes files and then, in one rename, the list of those of its batch, `_spark_metadata/N`;
-every tenth list is a `.compact` one with all there is up to it. Files that no list names are of attempts that
-failed, and do not exist for anybody. A table that is computed as a whole has no lists; it is there when
-`_SUCCESS` is.
+A streaming query writes files and then, in one rename, the list of its batch's files, `_spark_metadata/N`;
+every tenth list is a `.compact` one with all files up to it. Files that no list names belong to failed
+attempts and do not count. A table that is computed as a whole has no lists; it exists when `_SUCCESS` does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,14 +21,14 @@ _LISTS: Final = "_spark_metadata"
 
 
 class DataFile(NamedTuple):
-    """A committed file, and when it was written, in milliseconds since 1970."""
+    """A committed file, and the time of its writing in milliseconds since 1970."""
 
     path: Path
     written_ms: int
 
 
 class Content(NamedTuple):
-    """What the end of a file says of it. `bounds` are the least and the greatest value of each column that
+    """The footer of a file. `bounds` are the least and the greatest value of each column that
     has no nulls and whose values have an order; `spark_schema` is what Spark wrote it by."""
 
     rows: int
@@ -88,14 +87,14 @@ def files(directory: Path, table: str) -> list[DataFile]:
         ]
     if not (place / "_SUCCESS").exists():
         return []
-    # One that is partitioned has directories; what is still being written is in one, too.
+    # A partitioned table has directories; unfinished files are in one, too.
     found = (path for path in sorted(place.rglob("*.parquet")) if "_temporary" not in path.parts)
     return [DataFile(path, path.stat().st_mtime_ns // 1_000_000) for path in found]
 
 
 @lru_cache(maxsize=65536)
 def content(path: Path) -> Content:
-    """Of a committed file, which never changes."""
+    """The content of a committed file, which never changes."""
     import pyarrow.parquet
 
     metadata = pyarrow.parquet.read_metadata(path)
@@ -110,7 +109,7 @@ def content(path: Path) -> Content:
 
 
 def _listed(lists: Path) -> list[_Entry]:
-    """What the lists name. A compaction may remove one while we read: then we begin again."""
+    """The files that the lists name. A compaction may remove a list meanwhile: then reading starts again."""
     while True:
         try:
             return list(_entries(lists))

@@ -1,4 +1,4 @@
-"""The topics that a landing is to read, looked at before Spark is started: what is wrong is known at once."""
+"""Checks the topics of a landing before Spark is started, so that faults show at once."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -66,7 +66,7 @@ def _check_format(topic: str, schema: object, value_format: str) -> None:
 
 
 def common_fields(url: str, topics: Sequence[str]) -> str:
-    """What the values of these topics hold, as SQL names it. UsageError unless all were made with a schema of
+    """The fields of these topics' values, as SQL names them. UsageError unless all were made with a schema of
     the same fields, NotFound if one does not exist."""
     with hawser.connect(url) as bus:
         found = {bus.topic(name, create=False).info().settings.get("fields") for name in topics}

@@ -1,7 +1,7 @@
-"""Updates of a pipeline: each lands what is new since the last one, then ends.
+"""Updates of a pipeline: each lands the records since the last one, then ends.
 
-An update may be killed at any moment. What its flows have committed is in the tables, the rest is done by the
-next update: Spark's checkpoints and the lists of committed files see to it that no row comes twice.
+An update may be killed at any moment. The tables have what its flows committed, and the next update does the
+rest. Spark's checkpoints and the lists of committed files prevent that a row comes twice.
 """
 
 import re
@@ -31,7 +31,7 @@ _FLOW: Final = re.compile(r"Flow (?:\S+\.)?(?P<name>\w+) (?:is|has) (?P<state>[A
 
 
 class Event(NamedTuple):
-    """A flow into this table came into a state: QUEUED, RUNNING, COMPLETED, FAILED, ..."""
+    """A flow into this table has reached a state: QUEUED, RUNNING, COMPLETED, FAILED, ..."""
 
     table: str
     state: str
@@ -76,7 +76,7 @@ class Update:
         self.definitions = definitions
 
     def forget(self, tables: Sequence[str], force: bool) -> list[str]:
-        """Have these tables, and those made from them, made anew by this update; which they are. UsageError
+        """Make these tables anew in this update, and those made from them; return all of them. UsageError
         if there is no such table, or, without `force`, if a sink would get rows again."""
         for name in tables:
             if name not in self.definitions.tables:
@@ -128,9 +128,9 @@ class Update:
 class Order:
     """Whether each table was filled after those it is made from.
 
-    Told by the files and not by the states of flows: Spark starts a flow once those before it are done, and
-    says that they are done when it comes to it, which may be later. That a flow starts is heard a moment
-    after it has: what comes in that moment is taken for found.
+    The files decide, not the states of flows: Spark starts a flow once those before it are done, and may
+    report that they are done later. The report of a start comes a moment after the start; rows that come in
+    that moment count as found.
     """
 
     def __init__(self, definitions: Definitions, directory: Path) -> None:
@@ -140,7 +140,7 @@ class Order:
         self._found: dict[tuple[str, str], frozenset[DataFile]] = {}
 
     def starts(self, flow: str) -> None:
-        """What the tables that this flow reads have by now is what it can find there."""
+        """Note what the tables that this flow reads have when it starts."""
         for source in self._definitions.tables_before(flow):
             self._found[flow, source] = self._committed(source)
 
@@ -170,7 +170,7 @@ _CLASS: Final = re.compile(r"^(?:\([\w.$]+\) )?(?:[\w.$]+(?:Exception|Error): )*
 
 
 def failure_of(error: PySparkException, faults: list[str]) -> HawserError:
-    """The error to raise for it: the one of Hawser at its root, if there is one."""
+    """The error to raise: Hawser's own error at the root, if there is one."""
     told = "\n".join([*faults, str(error)])
     ours = _OURS.search(told)
     if ours is not None:
@@ -178,7 +178,7 @@ def failure_of(error: PySparkException, faults: list[str]) -> HawserError:
         assert issubclass(kind, HawserError)
         return kind(ours["text"].strip())
     if "StatusCode.UNAVAILABLE" in told or "Connection refused" in told:
-        return Unavailable("Spark is gone; run the pipeline again, it goes on where it was")
+        return Unavailable("Spark is gone; run the pipeline again, and it continues where it was")
     causes = _CAUSE.findall(told)
     text = causes[-1] if causes else next(line for line in told.splitlines() if line.strip())
     return HawserError(f"Spark: {_CLASS.sub('', text.strip())}")

@@ -1,1 +1,1 @@
-"""The JVM under a session: which Java and Spark start it, how it starts soon, and what its queries report."""
+"""The JVM of a session: its Java and its Spark, a quick start, and the reports of its queries."""

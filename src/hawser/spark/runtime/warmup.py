@@ -1,7 +1,7 @@
-"""What most programs do with Spark, done once so that Java can remember the classes it takes.
+"""A program that does what most programs do with Spark, so that Java records the classes for the archive.
 
-Run as a program by `archive.py`, with the options for Java: prints the class path and ends when Java has
-ended, and so has written the archive.
+`archive.py` runs it with options for Java. It prints the class path and ends when Java has ended, which
+writes the archive.
 """
 
 import sys

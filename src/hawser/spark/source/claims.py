@@ -129,10 +129,10 @@ class Claims:
 
     def _given_back(self, claim: Claim) -> Fenced:
         return Fenced(
-            f"claim {claim.number} of {self._name!r} on queue {self._queue!r} was given back meanwhile, "
-            "because nobody committed it in time (orphanSeconds) or a person decided so, or was committed "
-            "from a later checkpoint: others may have its messages, also if they were processed here. Begin "
-            "anew, with a new checkpoint and another claimName"
+            f"claim {claim.number} of {self._name!r} on queue {self._queue!r} was returned meanwhile, "
+            "because it was not committed in time (orphanSeconds) or an operator decided so, or it was "
+            "committed from a later checkpoint: other consumers may have its messages, even if this query has "
+            "processed them. Begin again, with a new checkpoint and another claimName"
         )
 
     async def hold(self, claim: Claim) -> None:

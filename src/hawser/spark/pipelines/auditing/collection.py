@@ -1,4 +1,4 @@
-"""The document, collected from the tables of an audit; no Spark."""
+"""Collects the document of an audit from its tables, without Spark."""
 
 import time
 from collections import defaultdict
@@ -36,7 +36,7 @@ _MOST_PROBLEMS: Final = 1000
 _MOST_EVENTS: Final = 2000
 _MOST_LOSSES: Final = 200
 _MOST_TOLD: Final = 3
-# What happens every day: of too many events these are left out first.
+# Ordinary events: if there are too many, these are left out first.
 _USUAL: Final = ("joined", "left", "batch")
 _PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)
 _HOPS: Final = {"taken": "taken", "claimed": "claimed", "landed": "landed"}
@@ -46,7 +46,7 @@ Rows = list[dict[str, Any]]
 
 
 class Asked(NamedTuple):
-    """What was audited, and since when."""
+    """The scope of the audit, and its time."""
 
     url: str
     topics: tuple[str, ...]
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
 
 
 def collect(directory: Path, asked: Asked, batches: Sequence[Batch]) -> Document:
-    """What the tables in `directory` say. `batches` are those of the landing."""
+    """The document of the tables in `directory`. `batches` are those of the landing."""
     found = {name: _read(directory, name) for name in ("verdicts", "events", "latencies")}
     return document_of(directory, asked, batches, **found)
 
@@ -66,7 +66,7 @@ def collect(directory: Path, asked: Asked, batches: Sequence[Batch]) -> Document
 def document_of(
     directory: Path, asked: Asked, batches: Sequence[Batch], verdicts: Rows, events: Rows, latencies: Rows
 ) -> Document:
-    """What the rows of the tables say."""
+    """The document of these rows."""
     lines = _lines(verdicts, asked.topics)
     pending: frozenset[Word] = frozenset({"pending"})
     mismatches = MISMATCHES | pending if asked.is_complete_wanted else MISMATCHES
@@ -175,7 +175,7 @@ def _digits(number: int) -> str:
 
 
 def _summed(several: Iterable[Mapping[Word, int]]) -> dict[Word, int]:
-    """In the order of WORDS."""
+    """The counts, in the order of WORDS."""
     found: defaultdict[Word, int] = defaultdict(int)
     for words in several:
         for word, count in words.items():
@@ -209,7 +209,7 @@ def _total(tier: Any, lines: Sequence[Line]) -> TierTotal:
 
 
 def _messages(lines: Sequence[Line]) -> int:
-    """Each once: in the log, or only on a host."""
+    """The number of messages, each once: in the log, or only on a host."""
     recorded = {line.region for line in lines if line.tier == "recorded"}
     return sum(
         line.expected
@@ -219,7 +219,7 @@ def _messages(lines: Sequence[Line]) -> int:
 
 
 def _sentence(messages: int, lines: Sequence[Line], problems: Sequence[Problem], silence: str) -> str:
-    """Complete only if there is nothing that differs, and nothing that could not be judged."""
+    """The verdict: complete only if nothing differs and everything could be judged."""
     wrong = _counted(problem for problem in problems if problem.is_mismatch)
     unknown = _counted(problem for problem in problems if problem.word in UNKNOWN)
     if wrong:
@@ -245,14 +245,14 @@ def _counted(problems: Iterable[Problem]) -> str:
 
 
 def _silence(asked: Asked, tiers: Collection[str], lost: int) -> str:
-    """How much of the trace was lost, and which tiers should have been looked at and nothing is known of."""
+    """The lost part of the trace, and the tiers that have no evidence though they should."""
     wanted = [*(["published", "delivered"] if asked.trace else []), *(["landed"] if asked.landing else [])]
     silent = [tier for tier in wanted if tier not in tiers]
     told = f"; {lost:,} records of the trace were lost" if lost else ""
     return told + (f"; nothing is known of {', '.join(silent)}" if silent else "")
 
 
-# How long it took, and what happened beside.
+# Latencies and events.
 
 
 def _latencies(rows: Rows, topics: Collection[str]) -> Iterator[Latency]:

@@ -1,8 +1,8 @@
-"""Two tiers compared by the hashes of their messages: which messages were compared, and which differ.
+"""Compares two tiers by the hashes of their messages.
 
-Blocks that have the same numbers on both sides are compared by their sums. All others are compared message by
-message: every number that both sides have, whatever is missing, double or not to be had beside it. So how
-evidence is cut into runs changes nothing.
+Blocks with the same numbers on both sides are compared by their sums. All others are compared message by
+message: every number that both sides have, whatever is missing or double beside it. So the result does not
+depend on how evidence is cut into runs.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ class Comparison(NamedTuple):
 
 
 class _Messages(NamedTuple):
-    """The hashes that are known of a side, by number; `blind` are messages whose hashes are not."""
+    """The known hashes of a side, by number; `blind` are messages with unknown hashes."""
 
     numbers: Any
     hashes: Any
@@ -38,7 +38,7 @@ class _Messages(NamedTuple):
 
 
 def compare(before: "Iterable[Run]", after: "Iterable[Run]", with_sizes: bool) -> Comparison:
-    """What both sides have, compared; `with_sizes` also by the sizes of the messages."""
+    """Compare the messages that both sides have; `with_sizes` also by the sizes of the messages."""
     expected = _blocks(before)
     found = [
         _compared(expected[block], runs, with_sizes)
@@ -64,7 +64,7 @@ def _compared(before: "Sequence[Run]", after: "Sequence[Run]", with_sizes: bool)
     if is_even and _sums(before, with_sizes) == _sums(after, with_sizes):
         return Comparison(spans, [])
     found = _one_by_one(_messages(before, with_sizes), _messages(after, with_sizes))
-    # The sums differ, so something of the block does, also if it is not known what.
+    # The sums differ, so a message of the block does, though it is unknown which.
     return Comparison(spans, found.damaged or spans) if is_even else found
 
 
@@ -73,7 +73,7 @@ def _is_each_once(runs: "Sequence[Run]", spans: Sequence[Range]) -> bool:
 
 
 def _sums(runs: "Sequence[Run]", with_sizes: bool) -> tuple[int, int]:
-    """Each is a sum over messages in which every one has a part of its own, so that an exchange shows."""
+    """Compare sums to which each message contributes, so that an exchange shows."""
     sized = sum(run.sized_hash for run in runs) & WORD_MASK if with_sizes else 0
     return sum(run.hash for run in runs) & WORD_MASK, sized
 
@@ -93,7 +93,7 @@ def _messages(runs: "Sequence[Run]", with_sizes: bool) -> _Messages:
 
 
 def _one_by_one(before: _Messages, after: _Messages) -> Comparison:
-    """A message that is there several times differs if one of its copies is none of the copies before."""
+    """A repeated message differs if one of its copies differs from every copy of the tier before."""
     numbers, hashes = after.numbers, after.hashes
     place = numpy.searchsorted(before.numbers, numbers)
     is_known = numpy.zeros(len(numbers), bool)

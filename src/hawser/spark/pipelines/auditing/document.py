@@ -1,6 +1,6 @@
-"""What an audit finds, as one document: the page is made of it, and so is every exit code.
+"""The findings of an audit as one document; the page and the exit code are made of it.
 
-A message passes tiers, and what a tier has is compared with what the tier before it had:
+A message passes through tiers, and each tier is compared with the tier before it:
 
     published   the trace of a host says so                        region, sequence
     delivered   to a subscriber; of a queue: settled, once         region, sequence, who
@@ -9,8 +9,8 @@ A message passes tiers, and what a tier has is compared with what the tier befor
     in Spark    read by a batch that the landing has committed     partition, offset
     landed      in the landing's table of raw records              partition, offset
 
-Messages of a host are named by region and sequence, those of a log by partition and offset. Where something
-is wrong a word says what, with a number and the exact ranges:
+Messages of a host are named by region and sequence, those of a log by partition and offset. A word names each
+fault, with a number and the exact ranges:
 
 | word | means | a mismatch |
 |---|---|---|
@@ -131,7 +131,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened beside messages. `who` did it, or had it happen: of "recovered" the one who died."""
+    """An event beside messages. `who` caused it; of "recovered", `who` is the participant that died."""
 
     at: float
     kind: Literal["joined", "left", "recovered", "missed", "batch"]
@@ -142,7 +142,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """Records `first` to `last` of a trace that nobody could read before they were overwritten."""
+    """Records `first` to `last` of a trace that were overwritten before they were read."""
 
     ring: str
     first: int
@@ -150,10 +150,10 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. `verdict` is a sentence, `is_whole` whether there is no mismatch, and `is_proven` whether,
-    moreover, nothing is unwitnessed, uncompared or lost. `uncompared` counts messages of all lines. Of
-    `problems` the first ones only, mismatches first: `problems_left_out` is how many more ranges there are;
-    of `events` and `losses` likewise. `traced` and `lost` count records of the trace."""
+    """The document. `verdict` is a sentence, `is_whole` whether there is no mismatch, and `is_proven`
+    whether, moreover, nothing is unwitnessed, uncompared or lost. `uncompared` counts messages of all lines.
+    Of `problems` the first ones only, mismatches first: `problems_left_out` is how many more ranges there
+    are; of `events` and `losses` likewise. `traced` and `lost` count records of the trace."""
 
     verdict: str
     is_whole: bool

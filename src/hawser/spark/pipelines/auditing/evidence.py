@@ -1,18 +1,18 @@
-"""Evidence: what is known of many messages at once, as runs: ten million are some twenty thousand rows.
+"""Evidence of messages as runs: ten million messages are some twenty thousand rows.
 
-A run is a maximal range of numbers, each of them once, that were seen one behind the other in one place: of
-one minute, by the messages' own times or that of a newer one before, all of them late or none. It never
-reaches across a multiple of `BLOCK_MESSAGES`, so that both sides of a comparison are cut alike. Of its
-messages it has
+A run is a maximal range of numbers, each of them once, that were seen one after the other in one place. They
+are of one minute, by the messages' own times or that of a newer message before them, and all of them late or
+none. A run never crosses a multiple of `BLOCK_MESSAGES`, so that both sides of a comparison are cut alike. A
+run has
 
 - the sum of their hashes, modulo 2^64, which does not depend on any order;
 - the hash of each, and, where a tier is compared by sizes too, the size of each;
 - there also `sized_hash`, the sum of hashes that cover the size as well: two messages whose sizes are
   exchanged leave the sum of sizes as it was, and change this one;
 - how long they took, as a histogram of `BUCKETS_PER_OCTAVE` buckets for every doubling of nanoseconds;
-- where they were seen, `at_first` to `at_last`: the position in a trace, the offset in a log, the time of a
-  micro-batch. The `carrier` says of which one. What came behind what, and what was lost in between, is read
-  off these.
+- their places, `at_first` to `at_last`: the position in a trace, the offset in a log, the time of a
+  micro-batch. `carrier` names the trace, log or table. These give the order of messages, and what was lost
+  between them.
 
 Made with numpy in the workers of Spark, from Arrow batches; no Python object for a message.
 """
@@ -30,7 +30,7 @@ __all__ = [
 BLOCK_MESSAGES: Final = 1 << 12
 BUCKETS_PER_OCTAVE: Final = 16
 _MINUTE_US: Final = 60_000_000
-# More minutes than there are in a timestamp.
+# More minutes than a timestamp has.
 _MINUTES: Final = 1 << 40
 # More buckets than a histogram has: 64 bits of nanoseconds.
 _BUCKETS: Final = 1 << 11
@@ -72,7 +72,7 @@ _SCHEMA: Final = pyarrow.schema(
 
 
 class Group(NamedTuple):
-    """Whose messages they are: what all runs of a group have in common. `partition` is -1 on a host, which
+    """The origin of messages, which all runs of a group share. `partition` is -1 on a host, which
     has none."""
 
     what: str
@@ -85,8 +85,8 @@ class Group(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """Columns of messages, in the order in which runs are looked for. `group` is the place of each one's
-    group in a list; without `latency_ns` it is not known how long they took. With `has_sizes` the runs have
+    """Columns of messages, in the order in which runs are looked for. `group` is the index of each message's
+    group in a list; without `latency_ns` the latencies are unknown. With `has_sizes` the runs have
     the size of each message and the sum that covers sizes, to be compared with those in another tier."""
 
     group: Any
@@ -147,8 +147,9 @@ def ranges_of(messages: Messages, groups: Sequence[Group]) -> Any:
 
 
 def _minutes(messages: Messages) -> Any:
-    """Of each message; but one that is older than one before it, in its group, counts in the minute of that.
-    Else clocks that differ by seconds would cut all messages around the end of a minute into runs of one."""
+    """The minute of each message. A message that is older than one before it in its group counts in that
+    one's minute; otherwise clocks that differ by seconds would cut all messages around a full minute into
+    runs of one."""
     assert (numpy.diff(messages.group) >= 0).all(), "groups are one behind the other"
     minutes = messages.timestamp_us // _MINUTE_US
     return (numpy.maximum.accumulate(messages.group * _MINUTES + minutes) - messages.group * _MINUTES) * 60

@@ -1,7 +1,7 @@
-"""What the pipeline's tables are made with: rows become evidence, and all evidence becomes verdicts.
+"""The functions of the audit pipeline: rows become evidence, and all evidence becomes verdicts.
 
-Spark does not let the function of a table look at its rows' columns, which mapping batches does. So the
-streams are mapped where the file is read, and verdicts are made of one row that has all evidence in it.
+Spark forbids analysis of columns in the function of a table, and mapping batches needs it. So the streams are
+mapped when the file is read, and one row that holds all evidence becomes the verdicts.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Committed", "content_hash", "gap_header", "judged", "with_hashes_where_needed"]
 
 Committed = dict[str, dict[int, Range]]
-"""Of each topic, of each partition: the offsets that batches of a landing have committed."""
+"""The offsets that batches of a landing have committed, by topic and partition."""
 
 _FINDING: Final = pyarrow.struct(
     [
@@ -44,7 +44,7 @@ _VERDICTS: Final = pyarrow.list_(
     pyarrow.struct([(name, _TYPES.get(name, pyarrow.int64())) for name in Verdict._fields])
 )
 
-# What is compared, and who had it: blocks of a partition, or of a region, and in each of them the sides.
+# The blocks of a partition, or of a region, and the sides of each.
 _COMPARED: Final = (
     "published",
     "put",
@@ -65,7 +65,7 @@ _OF_A_SIDE: Final = {
     "low": "min(first)",
     "high": "max(last)",
     "messages": "sum(last - first + 1)",
-    # Half of each hash, as a sum of whole ones would overflow; and half of the sum, as a run has no carry.
+    # Half of each hash, because a sum of whole ones would overflow.
     "half": "sum(hash & 4294967295) & 4294967295",
     "sized_half": "sum(case when what in ('published', 'recorded') then sized_hash & 4294967295 end)"
     " & 4294967295",
@@ -102,14 +102,14 @@ def with_hashes_where_needed(
     evidence: "DataFrame", columns: Sequence[str], most: int = _MOST_HASHES
 ) -> "DataFrame":
     """These columns of the evidence, with `hashes` and `sizes` only in blocks of which some tier has other
-    numbers or other sums than another one: what is equal as a whole needs no look at its messages. If there
+    numbers or other sums than another one: equal blocks need no comparison of messages. If there
     are very many such blocks the first ones have them, with `most` messages in all. A comparison without them
     says so."""
     # With `withColumn` and `drop` Spark would look for the tables of evidence before it has made them.
     keyed = evidence.select("*", *_named(_BLOCK))
     sides = keyed.where(F.col("what").isin(*_COMPARED)).groupBy(*_BLOCK, *_SIDE).agg(*_named(_OF_A_SIDE))
     uneven = sides.groupBy(*_BLOCK).agg(*_named(_OF_A_BLOCK)).where("not is_even")
-    # All of them are one partition: there are as many as blocks, not as messages.
+    # One partition suffices: there are as many rows as blocks, not as messages.
     running = F.sum("messages").over(Window.partitionBy("is_even").orderBy(*_BLOCK))
     numbered = uneven.select(*_BLOCK, running.alias("running")).where(F.col("running") <= most)
     looked_at = F.broadcast(numbered.select(*_BLOCK, F.lit(True).alias("is_looked_at")))
@@ -123,7 +123,7 @@ def _named(expressions: dict[str, str]) -> "list[Column]":
 
 
 def judged(committed: str, topics: frozenset[str]) -> "Column":
-    """Of the column `runs`, an array of all rows of evidence: an array of the verdicts on these topics.
+    """The verdicts on these topics, as an array, from the column `runs`, an array of all rows of evidence.
     `committed` is JSON of `Committed`, or empty without a landing."""
 
     def make(arrays: pyarrow.Array) -> pyarrow.Array:

@@ -17,7 +17,7 @@ _Recorder = tuple[str, int, str, str]
 
 
 def host_lines(by_what: Mapping[str, list[Run]], trace: Witness) -> Iterator[Line]:
-    """Of all regions that the trace or a recorder tells of."""
+    """The lines of all regions that the trace or a recorder has evidence of."""
     return _Hosts(by_what, trace).lines()
 
 
@@ -55,7 +55,7 @@ class _Hosts:
         self._is_traced = bool(some("traced", "lost"))
         self._switched = by(some("switched"), lambda run: run.region)
         self._log = Witness(some("replicated"), (), _partition)
-        # A name is not known as long as nobody has looked; a region has one.
+        # The name of a region is unknown until evidence has it.
         self._names = {
             run.region: run.topic for runs in by_what.values() for run in runs if run.region and run.topic
         }
@@ -72,8 +72,8 @@ class _Hosts:
             yield self._of_recorder(*key)
 
     def _of_publishers(self, region: str) -> Line:
-        """What anybody knows of was published, whether the trace says so or not; and so was what lies between
-        such."""
+        """Messages that any tier has were published, whether the trace says so or not; so were those between
+        them."""
         sent = self._sent.get(region, [])
         known = [*sent, *self._settled.get(region, [])]
         known += [run for (where, _), runs in self._taken.items() if where == region for run in runs]
@@ -99,8 +99,8 @@ class _Hosts:
         return line
 
     def _subscribers(self) -> dict[tuple[str, int], str]:
-        """What each of them is called, whether it took something or not; one that comes again under its name
-        is another one."""
+        """The name of each subscriber, whether it took messages or not; a later subscriber of the name is
+        another one."""
         found: dict[tuple[str, int], str] = {}
         times: Counter[tuple[str, str]] = Counter()
         sources = (self._taken, self._missed, self._joined, self._left)
@@ -115,8 +115,8 @@ class _Hosts:
         return found
 
     def _of_subscriber(self, region: str, owner: int, who: str) -> Line:
-        """All from where it joined, or the first that it took, to where it left; as long as it is there, also
-        what came since."""
+        """The messages from where it joined, or the first that it took, to where it left; while it is there,
+        also newer ones."""
         key = (region, owner)
         taken, missed = self._taken.get(key, []), self._missed.get(key, [])
         sent = self._sent.get(region, [])
@@ -144,12 +144,12 @@ class _Hosts:
         return line
 
     def _trace_of(self, region: str) -> Witness:
-        """Where tracing was switched off or on it may have been off since, or before."""
+        """Where tracing was switched, it may have been off afterwards, or before."""
         return self._trace.interrupted(self._switched.get(region, []), _carrier)
 
     def _of_recorder(self, topic: str, partition: int, region: str, who: str) -> Line:
-        """All from 1 on: what a recorder cannot record it writes down as a gap. What was over before it came,
-        and what another recorder has, is nobody's loss."""
+        """All messages from 1 on: a recorder writes a gap for those that it cannot record. Messages that were
+        gone before it came, and those that another recorder has, are not missing."""
         key = (topic, partition, region, who)
         runs, gaps = self._recorded.get(key, []), self._gaps.get(key, [])
         sent = self._sent.get(region, [])
@@ -189,8 +189,8 @@ def _before_it_came(gaps: list[Run]) -> list[Run]:
 
 
 def _without(taken: list[Run], returned: list[Run]) -> list[Run]:
-    """What was taken and not put back. That is always what was taken last, one behind the other in the
-    trace."""
+    """The messages that were taken and not put back. Only the last ones, one after the other in the trace,
+    can be put back."""
     kept: list[Run] = []
     for run in sorted([*taken, *returned], key=lambda run: run.at_first):
         last = kept[-1] if kept else None
@@ -205,8 +205,7 @@ def _without(taken: list[Run], returned: list[Run]) -> list[Run]:
 
 
 def _ends(joined: list[Run], left: list[Run]) -> list[Run]:
-    """Records of a subscriber's joining and leaving, as those of what it had before and never got: both have
-    the number of the last one before."""
+    """Records of joining and leaving have the number of the last message before."""
     return [*joined, *(run._replace(first=run.last + 1, last=run.last + 1) for run in left)]
 
 

@@ -1,4 +1,4 @@
-"""What a verdict is made of: runs of evidence, lines of a tier, and what is said of their minutes."""
+"""The parts of a verdict: runs of evidence, lines of a tier, and the findings of their minutes."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -110,8 +110,8 @@ class _Minute:
 
 
 class Line:
-    """What one tier has of one region or partition, and what it should have. Judged by those who know where
-    it stands; what is double, late or damaged is the same for all."""
+    """The messages of one region or partition that one tier has, and those that it should have. The tiers
+    decide what is missing; double, late and damaged messages are found alike in all."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Line:
         self.place = (topic, partition, region, tier, who, is_queue)
         self.runs = runs
         self.expected = expected
-        # Of the minute that is expected of them, so that one minute has both.
+        # In the minute in which they are expected, so that one minute has both.
         found = disjoint(run.piece for run in runs)
         self.found = sorted([*common(expected, found), *without(found, expected)])
         self.absent = without(expected, self.found)
@@ -139,7 +139,7 @@ class Line:
         self.say("late", common(self.found, merged(run.piece for run in runs if run.is_late)))
 
     def say(self, word: Word, pieces: Sequence[Piece], reason: str = "") -> None:
-        """This is the word for these messages."""
+        """Give these messages this word."""
         if pieces:
             self._words.append((word, pieces, reason))
 
@@ -154,7 +154,7 @@ class Line:
         self.say("uncompared", common(rest, known), "too many blocks differ to compare each message")
 
     def check_order(self, carrier: Callable[[Run], Hashable]) -> None:
-        """What came when a greater number had come already is reordered, unless it had come itself."""
+        """A message behind a greater number is reordered, unless it had come before."""
         late: list[Range] = []
         for runs in by(self.runs, carrier).values():
             reached = 0
@@ -169,7 +169,7 @@ class Line:
         self.say("reordered", common(self.found, without(merged(late), self._twice)))
 
     def verdicts(self) -> Iterator[Verdict]:
-        """One for each minute of which anything is expected or found."""
+        """A verdict for each minute with expected or found messages."""
         minutes: defaultdict[int, _Minute] = defaultdict(_Minute)
         for piece in self.expected:
             minutes[piece.at].expect(piece)
@@ -203,13 +203,13 @@ def by(runs: Iterable[Run], key: Callable[[Run], Key]) -> dict[Key, list[Run]]:
 
 
 def behind(pieces: Sequence[Piece], reached: int) -> list[Piece]:
-    """What of the pieces comes after that number."""
+    """The part of the pieces after that number."""
     return common(pieces, [Range(reached + 1, _END)])
 
 
 def labelled(ranges: Iterable[Range], runs: Iterable[Run]) -> list[Piece]:
-    """Messages that nobody has seen are of the minute of the last one before them that somebody has; of none,
-    0, if nobody has seen any."""
+    """Messages without evidence count in the minute of the last message before them that has evidence; in
+    minute 0 if there is none."""
     minutes = sorted((run.first, run.minute) for run in runs) or [(0, 0)]
     return [
         Piece(*each, minutes[max(bisect_right(minutes, (each.first, _END)) - 1, 0)][1]) for each in ranges

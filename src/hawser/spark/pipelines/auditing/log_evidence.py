@@ -29,7 +29,7 @@ def recorder_of(producer: str) -> tuple[str, str] | None:
     try:
         return name, region_text(region_number(str(UUID(region))))
     except ValueError:
-        # Somebody who only calls himself so.
+        # A producer that only looks like a recorder by its name.
         return None
 
 
@@ -90,7 +90,7 @@ def _hashes(batch: Any) -> Any:
 
 
 def _recorded(batch: Any, name: str, region: str, producer: str) -> Iterator[Any]:
-    """What one recorder wrote: samples, and gaps instead of others."""
+    """The records of one recorder: samples, and gaps for lost ones."""
     _, (group, *others) = _partitions(batch, "recorded")
     assert not others, "a task reads one partition"
     group = group._replace(region=region, who=name, carrier=producer)

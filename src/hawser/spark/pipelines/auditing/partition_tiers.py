@@ -1,4 +1,4 @@
-"""The tiers of a log's partition: what is in it, what Spark has read of it, and what has landed."""
+"""The tiers of a log's partition: replicated, in Spark, landed."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -30,7 +30,7 @@ def partition_lines(
 
 
 class _Partition(NamedTuple):
-    """`committed` begins at 0 if it is not known any more where the landing began."""
+    """`committed` begins at 0 if the start of the landing is no longer known."""
 
     place: _Place
     log: list[Run]
@@ -43,7 +43,8 @@ class _Partition(NamedTuple):
 
     @property
     def read(self) -> Range | None:
-        """What Spark has read: as far as it has committed, or, if it is further by now, as the table goes."""
+        """The records that Spark has read: up to its last commit, or up to the table's end if that is
+        further."""
         ends = [run.last for run in self.table] + ([] if self.committed is None else [self.committed.last])
         if not ends:
             return None
@@ -68,7 +69,7 @@ class _Partition(NamedTuple):
         return line
 
     def in_spark(self) -> Line:
-        """Of what a batch has read nothing is known but where it is."""
+        """Only the offsets of a batch's records are known."""
         expected, read = self._expected(), self.read
         place = ("in Spark", *self.place, "", "", 0, "", 0, 0)
         found = [] if read is None else common(expected, [read])
@@ -78,7 +79,8 @@ class _Partition(NamedTuple):
         return line
 
     def landed(self) -> Line:
-        """What Spark has read is in the table, whether the log still has it or not. A table has no order."""
+        """The table has every record that Spark has read, whether the log still has it or not. A table has no
+        order."""
         line = self.line("landed", self.table, self._expected())
         to_come = behind(line.absent, 0 if self.read is None else self.read.last)
         line.say("pending", to_come, "not landed yet")
@@ -87,7 +89,7 @@ class _Partition(NamedTuple):
         return line
 
     def _expected(self) -> list[Piece]:
-        """From where the landing began, if that is known."""
+        """The records from the start of the landing, if that is known."""
         known = disjoint(run.piece for run in self.runs)
         read = self.read
         if read is None:

@@ -1,9 +1,8 @@
-"""What the directory of an audit has evidence of: it may grow, and never changes.
+"""The scope of an audit's directory: the topics, trace and landing that it has evidence of. It only grows.
 
-A stream that reads another table goes on as if it was the same, and evidence knows a topic by its name:
-either would count messages twice. So what was read once is read on, whether it is asked for or not; another
-trace or landing needs another directory, and a topic that was created anew, or restored as it was earlier,
-needs evidence made anew.
+A stream continues even if its table is another one, and evidence knows a topic by its name: either would
+count messages twice. So an audit continues to read every topic that it has read before. Another trace or
+landing needs another directory, and a topic that was created anew, or restored, needs its evidence made anew.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +29,7 @@ class Scope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def widened(directory: Path, asked: Scope, made_anew: Collection[str] = ()) -> Scope:
-    """What there is evidence of, and what is asked for; written down before anything is read. UsageError if
+    """The scope with the requested topics added; it is saved before anything is read. UsageError if
     the two contradict each other, unless the tables of evidence that do are `made_anew`."""
     path = directory / "scope.json"
     known = _read(path) if path.exists() else Scope([], "", "")

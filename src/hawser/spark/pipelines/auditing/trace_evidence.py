@@ -1,9 +1,9 @@
-"""Evidence from a trace: what the processes of a host did with which message, as runs and events.
+"""Evidence from a trace: the operations of a host's processes on messages, as runs and events.
 
 The topic that a trace is recorded into has its records as values, and as keys the names of topic and
-participant (`hawser.record.trace`). What the processes did is in the order of the trace only for each of
-them: messages that several publish at once are sorted by their numbers. What a subscriber took is not: its
-order is what is asked about.
+participant (`hawser.record.trace`). The trace has the operations of each process in order, but not those of
+several: messages that several processes publish at once are sorted by number. Messages that a subscriber took
+are not sorted, because their order is checked.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -38,11 +38,11 @@ _EVENTS: Final = {
 }
 # Their records have the time of the message as their own, and its size.
 _SENT: Final = (int(TraceKind.PUBLISH), int(TraceKind.PUT))
-# What one subscriber did counts by itself; all else is of its topic or queue.
+# Operations of subscribers count for each one; all others for their topic or queue.
 _BY_OWNER: Final = (int(TraceKind.TAKE), int(TraceKind.RETURNED))
 
 _OF_MEMBERS: Final = (TraceKind.SUBSCRIBE, TraceKind.UNSUBSCRIBE)
-# Who joins to publish or put.
+# Participants that publish or put.
 _SENDER: Final = 1
 
 _Names = list[tuple[str, str]]
@@ -62,7 +62,7 @@ def trace_evidence(topic: str, late_ns: int) -> Callable[[Iterable[Any]], Iterat
         for batch in batches:
             for producer in batch.column("producer").unique().to_pylist():
                 if producer is None or not is_recorder(producer.encode()):
-                    raise _no_trace(topic, f"it has records of {producer or 'somebody without a name'}")
+                    raise _no_trace(topic, f"it has records of {producer or 'a producer without a name'}")
                 mask = pyarrow.compute.equal(batch.column("producer"), producer)
                 yield from _of_ring(batch.filter(mask), topic, producer, late_ns)
 
@@ -116,15 +116,15 @@ def _records(batch: Any, topic: str) -> Any:
 
 
 def _traced(places: Any, topic: str, carrier: str) -> Any:
-    """Which records of the trace are known at all."""
+    """The records of the trace that are known."""
     nothing = numpy.zeros(len(places), "i8")
     messages = Messages(nothing, places, nothing, places, nothing, nothing)
     return ranges_of(messages, [Group("traced", topic, carrier=carrier)])
 
 
 def _stretches(records: Any) -> Any:
-    """The number of the stretch that each record is in: no run is to reach across what was lost or switched,
-    because then it would not be known on which side of it a message is."""
+    """The number of the stretch of each record. A stretch ends where records were lost or tracing was
+    switched. No run crosses that, because the side of a message would be unknown."""
     is_first = records["kind"] == TraceKind.SWITCHED
     is_first[1:] |= records["place"][1:] != records["place"][:-1] + 1
     return numpy.cumsum(is_first)
@@ -183,7 +183,7 @@ def _events(records: Any, keys: Any, names: _Names, carrier: str) -> Any:
             what = f"sender {what}"
         groups.append(Group(what, topic, -1, region, who, int(about), carrier))
     last, places = records["sequence"].astype("i8"), records["place"].astype("i8")
-    # Of those that were missed the last one is named, and their number.
+    # A record of missed samples has the last one and their number.
     how_many = numpy.where(records["kind"] == TraceKind.MISSED, records["value"].astype("i8") - 1, 0)
     columns = {
         "at_first": places,

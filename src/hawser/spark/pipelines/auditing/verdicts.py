@@ -1,11 +1,10 @@
-"""Verdicts: what each tier has, compared with the tier before it, exactly, by arithmetic of ranges.
+"""Verdicts: each tier compared with the tier before it, exactly, by arithmetic of ranges.
 
-Numbers are dense, in a region as in a partition. So what a tier lacks needs no list of what there should be:
-it is a hole between numbers that it has, or what another tier has and it has not. It is *missing* if the
-witness of that tier would know of it, otherwise *unwitnessed* (witness.py), and *pending* if the tier is not
-so far.
+Numbers are dense, in a region as in a partition. So no list says what a tier should have: it lacks a number
+between two that it has, or one that another tier has. That message is *missing* if the witness of the tier
+would have seen it, otherwise *unwitnessed* (witness.py), and *pending* if the tier has not come so far.
 
-Everything here is a function of the evidence, whatever the order of its rows and however it is cut into runs.
+The result depends on the evidence alone, not on the order of its rows or its division into runs.
 """
 
 from collections import Counter
@@ -41,7 +40,7 @@ def judge(
 
 
 def _one_of_each_trace(runs: list[Run]) -> list[Run]:
-    """A trace that several agents have recorded is one trace: as the one has it that has most of it."""
+    """Of a trace that several agents have recorded, the most complete recording counts."""
     read: Counter[str] = Counter()
     for run in runs:
         if run.what == "traced":

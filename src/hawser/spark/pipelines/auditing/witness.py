@@ -1,8 +1,8 @@
-"""Whether something that nobody has seen would have been seen.
+"""Decides whether an unseen message would have been seen.
 
 The trace and the log are read in the order in which they were written, and every place of theirs is either
-read or lost. What lies by number between two messages lies between their places, too: if no place between
-these is lost, it did not happen.
+read or lost. A message between two others by number lies between their places, too: if no place between these
+is lost, the message did not exist there.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,7 +20,7 @@ _END: Final = 1 << 62
 
 
 class Witness:
-    """Of each carrier, a trace or a log: the places that were `read`, and some that are known to be lost."""
+    """The places of each carrier, a trace or a log, that were `read`, and some that are known to be lost."""
 
     def __init__(self, read: Iterable[Run], lost: Iterable[Run], carrier: Callable[[Run], Hashable]) -> None:
         found: defaultdict[Hashable, list[Range]] = defaultdict(list)
@@ -32,7 +32,7 @@ class Witness:
             self._ends[carrier(run)] = max(self._ends.get(carrier(run), 0), run.at_last)
 
     def interrupted(self, runs: Iterable[Run], carrier: Callable[[Run], Hashable]) -> "Witness":
-        """The same, for somebody to whom the places of these runs are like lost ones."""
+        """The same witness, with the places of these runs lost."""
         places = by(runs, carrier)
         if not places:
             return self
@@ -60,7 +60,7 @@ class Witness:
 
 
 class Neighbours:
-    """The messages of a line, as neighbours of those that it does not have."""
+    """The messages of a line, as neighbours of those that it lacks."""
 
     def __init__(
         self, runs: Iterable[Run], witness: Witness, carrier: Callable[[Run], Hashable], start: int | None
@@ -84,7 +84,7 @@ class Neighbours:
         if self._carrier(before) != self._carrier(after):
             return False
         if before.at_last > after.at_first:
-            # They are not in order, so these messages may be anywhere.
+            # The neighbours are not in order, so the messages may be anywhere.
             return self._read_between(after, 1, None)
         return self._read_between(after, before.at_last, after.at_first)
 

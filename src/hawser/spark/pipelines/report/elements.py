@@ -1,6 +1,7 @@
-"""What the pages of pipelines share: one look, light or dark as the reader likes, no scripts, no network.
+"""The elements that pages of pipelines share: one style, light or dark as the reader prefers, without
+scripts.
 
-Text goes in as text, and is escaped here; only `Markup` is HTML already.
+Text is escaped here; only `Markup` is HTML already.
 """
 
 from collections.abc import Iterable, Sequence
@@ -57,7 +58,7 @@ svg text { font: 12px system-ui, sans-serif; fill: var(--soft); } svg text.value
 
 
 class Markup(str):
-    """HTML, in which every name is escaped already."""
+    """HTML whose texts are escaped already."""
 
     __slots__ = ()
 
@@ -82,7 +83,7 @@ def sheet(title: str, parts: Iterable[str], style: str = "") -> str:
 
 
 def sentence(text: str) -> str:
-    """As a heading begins, escaped."""
+    """The text with a capital at its beginning, escaped."""
     return escape(text[:1].upper() + text[1:])
 
 
@@ -134,7 +135,7 @@ def moment(at: float) -> str:
 
 
 def put(path: Path, data: bytes) -> None:
-    """The file is there with all of the data, or as it was."""
+    """Replace the file as a whole."""
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_bytes(data)
     fresh.replace(path)

@@ -1,4 +1,4 @@
-"""The summary as a page: one file, verdict first."""
+"""The summary of a landing as a page: one file, verdict first."""
 
 import time
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What came of a landing, from the tables themselves: whole or not, how much, how late."""
+"""The summary of a landing, from its tables: whether it is complete, how much landed, how late."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ __all__ = ["Latency", "Minute", "Partition", "Summary", "summarize"]
 
 _TABLES: Final = ("raw", "typed", "bad", "late", "gaps", "minutes")
 _PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9, 100.0)
-# Latency is of what came last: so many records are enough for percentiles.
+# Latency is measured on the newest records: so many are enough for percentiles.
 _MOST_RECORDS: Final = 1_000_000
 
 
@@ -66,7 +66,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize(directory: Path, ends: Sequence[PartitionEnds], began: float) -> Summary:
-    """Of a run that began at that time, when the topics had these ends."""
+    """The summary of a run that began at that time, when the topics had these ends."""
     known = {(each.topic_uuid, each.partition): each for each in ends}
     names = {each.topic for each in ends}
     found = [
@@ -98,7 +98,7 @@ def summarize(directory: Path, ends: Sequence[PartitionEnds], began: float) -> S
 
 
 def _from_start(landed: Coverage, ends: PartitionEnds | None) -> Coverage:
-    """With what the topic still has from before the first landed record: a landing begins at the start."""
+    """Add what the topic still has before the first landed record, because a landing begins at the start."""
     if ends is None or ends.end == 0 or landed.first <= ends.start:
         return landed
     missing = [Range(ends.start, landed.first - 1), *landed.missing]

@@ -1,4 +1,4 @@
-"""Plots as SVG, small and plain: they take their colours from the page and need nothing else."""
+"""Small SVG plots, which take their colours from the page."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ _MOST_COLUMNS: Final = 240
 
 
 class Bar(NamedTuple):
-    """A value, what stands beside it, and what is told of it where the pointer rests."""
+    """A value, its label, and its tooltip."""
 
     label: str
     value: float
@@ -29,14 +29,14 @@ class Bar(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How durations are spread: seconds by percentile, "50", "90", "99" and, for the greatest, "100"."""
+    """The spread of durations: seconds by percentile, "50", "90", "99" and, for the greatest, "100"."""
 
     label: str
     percentiles: Mapping[str, float]
 
     @property
     def marks(self) -> list[tuple[str, float]]:
-        """What is drawn of it: name and seconds, from the least to the greatest."""
+        """The points to draw: name and seconds, from the least to the greatest."""
         return [(told, self.percentiles[name]) for name, told in _PERCENTILES if name in self.percentiles]
 
 

@@ -103,7 +103,7 @@ def page_of(document: Document) -> str:
 
 
 def _mood(document: Document) -> tuple[str, str]:
-    """Of the whole: a colour's name and a word."""
+    """The colour and the word for the whole audit."""
     if not document.is_whole:
         return "bad", "mismatch"
     if not document.messages:
@@ -133,7 +133,7 @@ def _figures(document: Document, mismatches: Collection[Word]) -> str:
 
 
 def _events(events: Sequence[Event], left_out: int) -> Iterator[str]:
-    """Crashes first, and batches last: nobody reads the rest unless there is a question."""
+    """Events, crashes first and batches last, folded."""
     if not events:
         return
     titles = ["When, UTC", "What", "Who", "#Process", "Topic", ""]

@@ -73,7 +73,7 @@ def _stops(
 
 
 def _branch(totals: dict[Tier, TierTotal], mismatches: Collection[Word]) -> Iterator[str]:
-    """Below the first tier: what is said of itself, and who on its host got the messages."""
+    """Below the first tier: its own findings, and the deliveries on its host."""
     published, delivered = totals.get("published"), totals.get("delivered")
     if published is not None and published.words:
         yield f'<div class="own">{chips(published.words, mismatches)}</div>'

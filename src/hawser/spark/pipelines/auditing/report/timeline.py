@@ -82,7 +82,7 @@ class _Cell(NamedTuple):
 
 
 def picture(lines: Sequence[Line], events: Sequence[Event], mismatches: Collection[Word], title: str) -> str:
-    """Nothing if no message and no event has a time."""
+    """The drawing; empty if no message and no event has a time."""
     minutes = {each.at for line in lines for each in line.minutes}
     axis = _Axis(minutes | {int(each.at) // _MINUTE_SECONDS * _MINUTE_SECONDS for each in events})
     if not axis.columns:
@@ -125,7 +125,7 @@ def _event(kind: str, label: str, events: Sequence[Event], column: int, axis: _A
 
 
 def _throughput(lines: Sequence[Line], axis: _Axis) -> tuple[str, int]:
-    """Of the first tier that a topic has: all its messages come by there once."""
+    """The messages of the first tier of a topic, which all pass once."""
     firsts: dict[str, Tier] = {}
     for line in lines:
         if line.tier != "delivered":

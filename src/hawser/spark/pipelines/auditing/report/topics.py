@@ -1,5 +1,5 @@
-"""What the report says of each topic: its minutes, its problems with exact ranges, how long messages took,
-and every line that was compared. What is many is folded; what is very many is told as a number."""
+"""The report's section of each topic: its minutes, its problems with exact ranges, its latencies and every
+compared line. Long lists are folded; very long ones are cut, with the number of the rest."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ class Topic(NamedTuple):
 
 
 def topics_of(document: Document) -> list[Topic]:
-    """In the order of their names."""
+    """The topics, by name."""
     found = {each.topic: Topic(each.topic, [], [], [], []) for each in document.lines}
     for line in document.lines:
         found[line.topic].lines.append(line)
@@ -146,7 +146,7 @@ def _problem(problem: Problem, mismatches: Collection[Word]) -> list[str]:
 
 
 def _number(problem: Problem) -> str:
-    """What counts the messages of its line."""
+    """The label of the numbers of a line."""
     return "sequence" if problem.tier in _BY_SEQUENCE else "offset"
 
 
@@ -224,5 +224,5 @@ def _tally(lines: Iterable[Line]) -> str:
 
 
 def fold(title: str, content: str) -> str:
-    """What a reader opens if he wants it."""
+    """A folded part of the page."""
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
