@@ -131,8 +131,8 @@ class Claims:
         return Fenced(
             f"claim {claim.number} of {self._name!r} on queue {self._queue!r} was returned meanwhile, "
             "because it was not committed in time (orphanSeconds) or an operator decided so, or it was "
-            "committed from a later checkpoint: other consumers may have its messages, even if this query has "
-            "processed them. Begin again, with a new checkpoint and another claimName"
+            "committed from a later checkpoint: other consumers may have its messages, even if this query "
+            "has processed them. Begin again, with a new checkpoint and another claimName"
         )
 
     async def hold(self, claim: Claim) -> None:

@@ -193,7 +193,7 @@ def _losses(document: Document) -> Iterator[str]:
         return
     yield (
         f"<p>Of the trace {document.traced:,} records were read; {document.lost:,} were overwritten before "
-        "anybody read them. What they told of is called unwitnessed, never missing.</p>"
+        "they were read. Their messages are called unwitnessed, never missing.</p>"
     )
     rings: dict[str, list[Range]] = {}
     for each in document.losses:
