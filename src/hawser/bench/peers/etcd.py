@@ -1,6 +1,6 @@
-"""etcd, syncing every write as it does by default, asked through grpcio at its leader.
+"""etcd with its default sync of every write, called at its leader through grpcio.
 
-The messages of its API are written by hand: with protobuf in between, the client would be slower.
+The messages of its API are encoded by hand, because protobuf would make the client slower.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from hawser.bench.processes import Gate
 
 _PUT = "/etcdserverpb.KV/Put"
 _TRANSACTION = "/etcdserverpb.KV/Txn"
-# Keys are used again after so many, so that the index stays small.
+# Keys are reused after this many, so that the index stays small.
 _KEYS = 10_000
-# Where scripts/install_etcd.sh of a checkout puts it.
+# The place where scripts/install_etcd.sh installs it in a checkout.
 _UNPACKED = Path(__file__).resolve().parents[3] / "build" / "etcd" / "usr" / "bin"
 _HEALTH_SECONDS = 5.0
 
 
 def program() -> str | None:
-    """The server, if this machine has it."""
+    """The path of the server; None if it is not installed."""
     return shutil.which("etcd") or shutil.which("etcd", path=str(_UNPACKED))
 
 
@@ -44,7 +44,7 @@ def installed() -> bool:
 
 @contextmanager
 def etcd_servers() -> Iterator[str]:
-    """Three members, at default settings; the address of the one that leads."""
+    """Three members with default settings; yields the address of the leader."""
     found = program()
     assert found is not None
     ports = free_ports(6)
@@ -91,7 +91,7 @@ def _leads(client: str) -> bool:
     return bool(status["leader"] == status["header"]["member_id"])
 
 
-# The messages: each field has its number and kind, then its length, then its bytes.
+# The messages: each field is its number and type, then its length, then its bytes.
 
 
 def _field(number: int, content: bytes) -> bytes:
@@ -109,7 +109,7 @@ def put_request(key: bytes, value: bytes) -> bytes:
 
 
 def transaction_request(puts: list[bytes]) -> bytes:
-    """TxnRequest(success=[RequestOp(request_put=put), ...]), which has no condition and so succeeds."""
+    """TxnRequest(success=[RequestOp(request_put=put), ...]), without a condition."""
     return b"".join(_field(2, _field(2, put)) for put in puts)
 
 
@@ -136,7 +136,7 @@ def put_one_at_a_time(address: str, load: Load, gate: Gate) -> None:
 
 
 def put_in_flight(address: str, load: Load, gate: Gate) -> None:
-    """Puts acknowledged a second."""
+    """Puts acknowledged per second."""
     asyncio.run(_put_in_flight(address, load, gate))
 
 
@@ -150,7 +150,7 @@ async def _put_in_flight(address: str, load: Load, gate: Gate) -> None:
 
 
 def put_in_transactions(address: str, load: Load, gate: Gate) -> None:
-    """Puts acknowledged a second, a batch of them in each transaction."""
+    """Puts acknowledged per second, with a batch of them in each transaction."""
     grpc: Any = importlib.import_module("grpc")
     with grpc.insecure_channel(address) as channel:
         commit = channel.unary_unary(_TRANSACTION)

@@ -1,6 +1,6 @@
-"""faster-fifo: a ring in shared memory that many processes put into and get from, one lock for all of them.
+"""faster-fifo: a ring in shared memory for many producers and consumers, with one lock.
 
-Messages go through it as they are, without the pickling that it does by default.
+Messages are bytes, without the pickling that it does by default.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hawser.bench.contest import Crowd, Stream
 from hawser.bench.processes import Gate, now_ns
 
 QUEUED_BYTES = 4 << 20
-# A get that is told no time gives up after ten seconds.
+# The default timeout of a get is ten seconds.
 _SECONDS = 60.0
 
 

@@ -1,4 +1,4 @@
-"""The bare futex round trip: in C++ where there is a compiler, and from Python through ctypes."""
+"""The bare futex round trip: in C++ if there is a compiler, and in Python through ctypes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ WORD_STRIDE = 64
 
 
 def compiler() -> str | None:
-    """The C++ compiler of this machine, if it has one."""
+    """The path of the C++ compiler; None if there is none."""
     return shutil.which("g++") or shutil.which("clang++")
 
 
 def compile_program(directory: Path) -> Path | None:
-    """Build the C++ program in `directory`; None where there is no compiler."""
+    """Build the C++ program in `directory`; None if there is no compiler."""
     command = compiler()
     if command is None:
         return None
@@ -36,7 +36,7 @@ def compile_program(directory: Path) -> Path | None:
 
 
 def run_program(program: Path, trip: RoundTrip) -> list[float]:
-    """Nanoseconds of one round trip, for each block."""
+    """The nanoseconds of one round trip in each block."""
     near, far = two_cores()
     numbers = [near, far, trip.rounds, trip.blocks]
     done = subprocess.run(
@@ -46,7 +46,7 @@ def run_program(program: Path, trip: RoundTrip) -> list[float]:
 
 
 class _Words:
-    """Two words in a file both sides map."""
+    """Two words in a file that both sides map."""
 
     def __init__(self, shared: str) -> None:
         path = Path(shared, "futex")

@@ -1,6 +1,6 @@
-"""iceoryx2 in its lossless mode: no overflow, and a publisher that retries until it is delivered.
+"""iceoryx2 in its lossless mode: without overflow, and with a publisher that retries until delivery.
 
-Samples are copied with memmove and string_at, the cheapest copies its Python binding allows.
+Samples are copied with memmove and string_at, the cheapest copies that its Python binding permits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class _Service:
 
 
 def _send(publisher: Any, message: bytes) -> None:
-    """Copy in and send, again until somebody got it: a new subscriber connects only when it looks."""
+    """Copy and send a message, and retry until a subscriber received it. A new subscriber connects with its
+    first receive."""
     delivered = 0
     while not delivered:
         sample = publisher.loan_slice_uninit(len(message))
@@ -85,7 +86,7 @@ def send(shared: str, stream: Stream, gate: Gate) -> None:
 
 
 def receive_loans(shared: str, stream: Stream, gate: Gate) -> None:
-    """Look at each sample where it lies."""
+    """Receive each sample without a copy."""
     subscriber = _Service(shared, "stream", _queued(stream)).subscriber()
     take = subscriber.receive
     gate.start()
@@ -99,7 +100,7 @@ def receive_loans(shared: str, stream: Stream, gate: Gate) -> None:
 
 
 def send_loans(shared: str, stream: Stream, gate: Gate) -> None:
-    """Send each sample as it was lent."""
+    """Send each loan without a copy."""
     publisher = _Service(shared, "stream", _queued(stream)).publisher(stream.size)
     loan, size = publisher.loan_slice_uninit, stream.size
     gate.start()

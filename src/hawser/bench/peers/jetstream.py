@@ -1,6 +1,7 @@
-"""NATS JetStream with three replicas, syncing every write, which servers can do from 2.10 on.
+"""NATS JetStream with three replicas and a sync of every write, which needs server 2.10 or newer.
 
-An older one, such as Debian's 2.9, acknowledges what a power cut would take back: it is left out.
+An older server, such as Debian's 2.9, acknowledges writes that a power failure can lose, so it is not
+measured.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hawser.bench.processes import Gate
 SYNCS_FROM = (2, 10)
 _SUBJECT = "measured"
 _MOST_PENDING = 4096
-# A server that is not in the cluster yet keeps silent: asked again it answers.
+# A server that has not joined the cluster does not answer; a later request succeeds.
 _ANSWER_SECONDS = 5.0
 
 _CONFIGURATION = """
@@ -33,32 +34,32 @@ cluster {{ name: bench, listen: 127.0.0.1:{peer}, routes: [{routes}] }}
 
 
 def program() -> str | None:
-    """The server, if this machine has it."""
+    """The path of the server; None if it is not installed."""
     return shutil.which("nats-server")
 
 
 def version_of(text: str) -> tuple[int, int]:
-    """From what `nats-server --version` prints; (0, 0) if that says nothing."""
+    """The version in the output of `nats-server --version`; (0, 0) if there is none."""
     found = re.search(r"v(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def why_not() -> str | None:
-    """Why it is not measured; None if it is."""
+    """The reason why it is not measured; None if it is."""
     found = program()
     if found is None:
-        return "there is no nats-server on the PATH"
+        return "nats-server is not on the PATH"
     version = first_words(found)
     if version_of(version) < SYNCS_FROM:
         return f"{version} cannot sync every write; 2.10 or later can"
     if importlib.util.find_spec("nats") is None:
-        return "there is no nats-py"
+        return "nats-py is not installed"
     return None
 
 
 @contextmanager
 def nats_servers() -> Iterator[str]:
-    """Three servers that replicate streams; the addresses of all, with commas."""
+    """Three servers that replicate streams; yields their addresses, separated by commas."""
     found = program()
     assert found is not None
     ports = free_ports(6)
@@ -97,7 +98,7 @@ async def _takes_writes(addresses: str) -> bool:
 
 @asynccontextmanager
 async def _stream(addresses: str) -> AsyncIterator[Any]:
-    """What publishes to a new stream with three replicas, through the server that leads it."""
+    """A function that publishes to a new stream with three replicas, through its leader."""
     nats: Any = importlib.import_module("nats")
     options = {"allow_reconnect": False, "connect_timeout": 2, "error_cb": _ignore}
     connection = await nats.connect(addresses.split(","), **options)
@@ -116,7 +117,7 @@ async def _stream(addresses: str) -> AsyncIterator[Any]:
 
 
 async def _ignore(_: Exception) -> None:
-    """A call that fails says so itself."""
+    """Ignore background errors, because a failing call raises itself."""
 
 
 def publish_one_at_a_time(addresses: str, load: Load, gate: Gate) -> None:
@@ -132,7 +133,7 @@ def publish_one_at_a_time(addresses: str, load: Load, gate: Gate) -> None:
 
 
 def publish_in_flight(addresses: str, load: Load, gate: Gate) -> None:
-    """Publishes acknowledged a second."""
+    """Publishes acknowledged per second."""
 
     async def measure() -> None:
         async with _stream(addresses) as stream:

@@ -1,4 +1,4 @@
-"""pyzmq over a Unix socket: PUSH and PULL without a high-water mark's losses, one socket a side."""
+"""pyzmq over a Unix socket: PUSH and PULL without losses at a high-water mark, one socket per side."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def send_batches(shared: str, stream: Stream, gate: Gate) -> None:
 
 
 def get_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
-    """At a socket of its own, until nothing comes any more: producers send in turn to all of them, and no
-    message is the last of all. The time in which nothing came does not count."""
+    """Receive on a socket of its own until no message arrives for a time, which is not counted. Producers
+    send to all consumers in turn, so no message is the last of all."""
     library: Any = importlib.import_module("zmq")
     socket = _socket("PULL", shared, f"consumer-{os.getpid()}", bind=True)
     take, last, count = socket.recv, crowd.last_message(), 0
@@ -85,7 +85,7 @@ def get_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
 
 
 def put_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
-    """One that is connected to every consumer, and sends to them in turn."""
+    """A producer that is connected to every consumer and sends to them in turn."""
     library: Any = importlib.import_module("zmq")
     socket = library.Context.instance().socket(library.PUSH)
     socket.set_hwm(QUEUED)

@@ -1,7 +1,7 @@
-"""A list of Redis over a Unix socket: RPUSH and BLPOP, a message for each call; nothing is kept on disk.
+"""A Redis list over a Unix socket: RPUSH and BLPOP with one message per call, without persistence.
 
-A message that was popped is gone, whatever becomes of its consumer. The server stops nobody from pushing, so
-its list may grow as long as the stream.
+A popped message is lost if its consumer dies. The server does not limit producers, so the list may grow to
+the length of the stream.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from hawser.bench.cluster.servers import Process, wait_until
 from hawser.bench.contest import Crowd, Stream
 from hawser.bench.processes import Gate, now_ns
 
-# Where scripts/install_redis.sh of a checkout puts it.
+# The place where scripts/install_redis.sh installs it in a checkout.
 _UNPACKED = Path(__file__).resolve().parents[3] / "build" / "redis"
 
 
 def program() -> str | None:
-    """The server, if this machine has it."""
+    """The path of the server; None if it is not installed."""
     return shutil.which("redis-server") or shutil.which("redis-server", path=str(_UNPACKED))
 
 
 def why_not() -> str | None:
-    """What is missing, None if nothing is."""
+    """The missing program or package; None if there is none."""
     if program() is None:
-        return "there is no redis-server; scripts/install_redis.sh of a checkout gets one"
-    return None if importlib.util.find_spec("redis") is not None else "there is no redis-py"
+        return "redis-server is not installed; run scripts/install_redis.sh of a checkout"
+    return None if importlib.util.find_spec("redis") is not None else "redis-py is not installed"
 
 
 @contextmanager
 def server(directory: Path) -> Iterator[str]:
-    """One that nobody else uses; the path of its socket."""
+    """A server for this measurement; yields the path of its socket."""
     found = program()
     assert found is not None
     path = directory / "socket"
@@ -81,7 +81,7 @@ def put(place: Place, stream: Stream, gate: Gate) -> None:
 
 
 def get_batches(place: Place, stream: Stream, gate: Gate) -> None:
-    """Looks again at once when there is nothing: no call waits for one message and takes many."""
+    """Poll without a pause, because no Redis call waits for one message and takes many."""
     with _client(place) as client:
         pop, name, batch, remaining, last = client.lpop, place[1], stream.batch, stream.count, b""
         gate.start()

@@ -1,4 +1,4 @@
-"""The standard library's own ways between processes: multiprocessing.Queue and multiprocessing.Pipe."""
+"""The standard library: multiprocessing.Queue and multiprocessing.Pipe."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def send_to_queue(shared: Any, stream: Stream, gate: Gate) -> None:
 
 
 def receive_lists_from_queue(shared: Any, stream: Stream, gate: Gate) -> None:
-    """A list of messages, pickled as one, for each batch."""
+    """One pickled list of messages per batch."""
     take, batch = shared.get, [b""]
     gate.start()
     for _ in range(stream.count // stream.batch):
@@ -51,7 +51,7 @@ def receive_lists_from_queue(shared: Any, stream: Stream, gate: Gate) -> None:
 
 
 def send_lists_to_queue(shared: Any, stream: Stream, gate: Gate) -> None:
-    # Equal bytes would be pickled once for a whole list, so every message is an object of its own.
+    # pickle writes an object once, so every message is an object of its own.
     batch = [bytes(bytearray(stream.message())) for _ in range(stream.batch)]
     put = shared.put
     gate.start()

@@ -1,8 +1,8 @@
-"""The audit of many messages, and of twice as many: a recorded topic, the trace of who published and took
-each message, and the table of its landing.
+"""The audit of many messages, and of twice as many: a recorded topic, its trace of publishes and takes, and
+the table of its landing.
 
-All three are made here, by the formats that recorders and Spark write, because what is measured is the audit.
-Spark runs on all cores, the nodes are processes of their own on the same ones.
+The benchmark writes all three in the formats of recorders and Spark, because only the audit is measured.
+Spark and the nodes share all cores.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OWNER: Final = 1 << 16 | 1
 
 
 def audit(plan: Plan) -> Iterator[Row]:
-    """How long it takes from the command to the verdict; none where Spark cannot run."""
+    """The time from the command to the verdict; no rows if Spark cannot run."""
     try:
         from hawser.spark.requirements import check_packages
 
@@ -77,7 +77,7 @@ def _audit(url: str, evidence: _Evidence, directory: Path) -> float:
     seconds = time.perf_counter() - started
     told = msgspec.json.decode((directory / "audit.json").read_bytes()) if done.returncode == 0 else {}
     if told.get("messages") != evidence.count or not told["is_proven"]:
-        raise RuntimeError(f"the audit of {evidence.count:,} messages went wrong: {done.stderr[-2000:]}")
+        raise RuntimeError(f"the audit of {evidence.count:,} messages failed: {done.stderr[-2000:]}")
     return seconds
 
 
@@ -88,10 +88,10 @@ class _Evidence:
         self.landing = landing
         self.count = 0
         self._region = str(uuid.uuid4())
-        # Nodes refuse times to come.
+        # Nodes refuse times in the future.
         self._start_ns = time.time_ns() - MESSAGES * STEP_NS
         self._files = 0
-        # Random, so that nothing is smaller than it would be; the same for all, as that costs nothing.
+        # Random bytes, so that compression gains nothing; the same for all messages.
         self._values = random.randbytes(VALUE_BYTES * BATCH)
         self._stop = threading.Event()
         self._log = self._target(url, TOPIC, recorder_id("bench", self._region))
@@ -103,7 +103,7 @@ class _Evidence:
         return target, producer
 
     def grow(self, count: int) -> None:
-        """Until there are so many."""
+        """Write evidence up to `count` messages."""
         while self.count < count:
             self._add(min(BATCH, count - self.count))
         self._commit()
@@ -136,7 +136,7 @@ class _Evidence:
             raise RuntimeError(f"a batch from {first} on was not accepted: {landed}")
 
     def _records(self, first: int, times: list[int]) -> bytes:
-        """A publish and a take of each message, in turns; nobody looks at their checks any more."""
+        """A publish and a take record of each message in turn; the audit does not read their checks."""
         import numpy
 
         words: Any = numpy.zeros((2 * len(times), RECORD_BYTES // 8), "<u8")
@@ -175,7 +175,7 @@ class _Evidence:
         pyarrow.parquet.write_table(pyarrow.table(columns), place / f"part-{self._files}.parquet")
 
     def _commit(self) -> None:
-        """As Spark does: the list of files, and the offsets of a batch."""
+        """Commit as Spark does: the list of files, and the offsets of a batch."""
         place = self.landing / "tables" / "raw"
         lists = place / "_spark_metadata"
         lists.mkdir(exist_ok=True)

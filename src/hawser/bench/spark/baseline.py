@@ -1,4 +1,4 @@
-"""A source and a sink that do nothing, in Python: what a micro-batch costs before there is anything to do."""
+"""A Python source and sink that do nothing: the minimum cost of a micro-batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 
 class EmptyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """As many micro-batches as it is told, with a task and no row each."""
+    """A source with a given number of micro-batches, each with one task and no rows."""
 
     def __init__(self, batches: int) -> None:
         self._batches = batches
@@ -30,7 +30,7 @@ class EmptyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"batch": min(start["batch"] + 1, self._batches)}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The end is known already."""
+        """The end is already known."""
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         return [InputPartition(None)]
@@ -39,11 +39,11 @@ class EmptyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return iter(())
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nobody wants to know."""
+        """There is nothing to commit."""
 
 
 class _Taking:
-    """Takes what comes."""
+    """Discards all rows."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         for _ in iterator:
@@ -52,15 +52,15 @@ class _Taking:
 
 
 class EmptyWriter(_Taking, DataSourceArrowWriter):
-    """Of a batch."""
+    """The writer of a batch."""
 
 
 class EmptyStreamWriter(_Taking, DataSourceStreamArrowWriter):
-    """Of a stream."""
+    """The writer of a stream."""
 
 
 class NullSource(DataSource):
-    """`format("nothing")`: the option `batches` says how many micro-batches it has as a source."""
+    """`format("nothing")`; as a source the option `batches` is its number of micro-batches."""
 
     @classmethod
     def name(cls) -> str:

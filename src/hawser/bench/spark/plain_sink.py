@@ -1,6 +1,6 @@
-"""The sink without its transactions: the same rows in the same batches, published as they come.
+"""The sink without transactions: the same rows in the same batches, published at least once.
 
-A task that is run again writes its rows again. What it costs to be rid of that is the difference to the sink.
+A task that runs again writes its rows again. The difference to the real sink is the cost of exactly once.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from hawser.spark.sink.targets import Targets
 if TYPE_CHECKING:
     from hawser.cluster.client.transaction.application_batch import Operation
 
-# As much as the sink has under way.
+# The bound of the real sink.
 _MOST_UNDER_WAY_BYTES: Final = 16 << 20
 _TIMEOUT_SECONDS: Final = 60.0
 
 
 class _Publishing:
-    """Batches on their way, in the event loop of a connection."""
+    """Batches in flight, in the event loop of a connection."""
 
     def __init__(self, cluster: Connection) -> None:
         self._router = cluster.router
         self._under_way: dict[asyncio.Task[None], int] = {}
-        # By shard; more at once would only wait longer there, and be sent again.
+        # Per shard: more in flight would only wait longer and time out.
         self._places: dict[str, asyncio.Semaphore] = {}
 
     async def publish(self, operations: list[Operation]) -> None:
-        """Return when there is room for more."""
+        """Wait until there is room for another batch."""
         for operation in operations:
             task = self._router.loop.create_task(self._ask(operation))
             self._under_way[task] = len(operation.payload)
@@ -70,7 +70,7 @@ class _Publishing:
 
 
 class _Writing:
-    """What both kinds of writers do."""
+    """The common part of both writers."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -88,11 +88,11 @@ class _Writing:
 
 
 class PlainWriter(_Writing, DataSourceArrowWriter):
-    """Of a batch."""
+    """The writer of a batch."""
 
 
 class PlainStreamWriter(_Writing, DataSourceStreamArrowWriter):
-    """Of a stream."""
+    """The writer of a stream."""
 
 
 class PlainSink(DataSource):

@@ -1,8 +1,9 @@
-"""The exactly-once sink of Spark, beside the same sink without transactions and one that does nothing.
+"""The exactly-once sink of Spark, compared with the same sink without transactions and a sink that does
+nothing.
 
-The rows are made by Spark as it goes, so that no source is measured. They go to a topic with three replicas
-and a partition for each core, another one each time. Without keys a batch of rows goes to one partition; with
-them every row is placed.
+Spark generates the rows, so that no source is measured. They go to a new topic with three replicas and a
+partition for each core. Without keys a batch of rows goes to one partition, with keys each row is
+partitioned.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ VALUE_BYTES: Final = 100
 VALUE: Final = f"CAST(lpad(CAST(id AS STRING), {VALUE_BYTES}, '0') AS BINARY) AS value"
 KEY: Final = "CAST(CAST(id AS STRING) AS BINARY) AS key"
 _TOPIC: Final = "written"
-# By their formats.
+# The titles of the sinks, by format.
 _SINKS: Final = {"hawser": "hawser", "plainly": "at least once", "nothing": "a Python sink that does nothing"}
 
 
 def spark_sink(plan: Plan) -> Iterator[Row]:
-    """The figures of the sink; none where Spark cannot run."""
+    """The figures of the sink; none if Spark cannot run."""
     with source.running_session(plan) as session:
         if session is None:
             return
@@ -47,7 +48,7 @@ def spark_sink(plan: Plan) -> Iterator[Row]:
 
 
 def register(session: SparkSession) -> None:
-    """What the sink is compared with."""
+    """Register the sinks that are compared."""
     from hawser.bench.spark.baseline import NullSource
     from hawser.bench.spark.plain_sink import PlainSink
 
@@ -56,7 +57,7 @@ def register(session: SparkSession) -> None:
 
 
 def writing(plan: Plan, session: SparkSession, url: str, rows: int, columns: tuple[str, ...]) -> Row:
-    """Rows a second, from the call until all of them are there."""
+    """Rows per second, from the call until all rows are in the topic."""
     found = plan.turns({each: partial(rate, session, url, rows, columns, each) for each in _SINKS}, most=3)
     mine, plain, nothing = (statistics.median(found[each]) for each in _SINKS)
     targets = (
@@ -76,7 +77,7 @@ def rate(session: SparkSession, url: str, rows: int, columns: tuple[str, ...], s
         data.write.format(sink).mode("append").options(**_target(sink, url)).save()
         seconds = time.perf_counter() - started
         there = sum(each.end - each.start for each in topic.info().partitions)
-        # What is at least once may be there more often, if the machine is slow.
+        # The at-least-once sink may write rows more than once on a slow machine.
         assert there == rows if sink == "hawser" else sink == "nothing" or there >= rows, (sink, there)
         topic.delete()
     return rows / seconds
@@ -87,7 +88,8 @@ def _target(sink: str, url: str) -> dict[str, str]:
 
 
 def micro_batches(plan: Plan, session: SparkSession, url: str, directory: Path) -> Row:
-    """Of few rows, from one topic to another: the time of a decision is that of many."""
+    """The time of a micro-batch of few rows from one topic to another; the commit costs the same for many
+    rows."""
     rows = source.MICRO_ROWS
     source.fill(plan, url, "micro", rows * source.MICRO_BATCHES)
     options = {"endpoints": url, "subscribe": "micro", "startingOffsets": "earliest"}

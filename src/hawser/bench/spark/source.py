@@ -1,7 +1,7 @@
-"""The Spark source: a topic beside the same rows in Parquet, a micro-batch beside one that does nothing, and
-the memory of the workers.
+"""The Spark source: a topic compared with the same rows in Parquet, a micro-batch compared with one that does
+nothing, and the memory of the workers.
 
-Spark runs here on all cores, the nodes are processes of their own on the same ones.
+Spark and the nodes share all cores.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCH: Final = 5_000
 ROWS: Final = 2_000_000
 MICRO_ROWS: Final = 100
 MICRO_BATCHES: Final = 40
-# The first ones wait for code that is not compiled yet.
+# The first micro-batches run uncompiled code.
 WARM_BATCHES: Final = 10
 TIMES_MORE: Final = 8
 
@@ -39,7 +39,7 @@ Place = tuple[str, dict[str, Any]]
 
 
 def spark(plan: Plan) -> Iterator[Row]:
-    """The figures of the source; none where Spark cannot run."""
+    """The figures of the source; none if Spark cannot run."""
     with running_session(plan) as session:
         if session is None:
             return
@@ -53,7 +53,7 @@ def spark(plan: Plan) -> Iterator[Row]:
 
 @contextmanager
 def running_session(plan: Plan) -> Iterator[SparkSession | None]:
-    """One that ends with the block; none where Spark cannot run, which is told."""
+    """A session for the block; None if Spark cannot run, which is reported."""
     try:
         from hawser.spark import session
 
@@ -69,7 +69,7 @@ def running_session(plan: Plan) -> Iterator[SparkSession | None]:
 
 
 def fill(plan: Plan, url: str, name: str, rows: int, make: Callable[[int], bytes] = random.randbytes) -> None:
-    """Records whose keys and values are cut out of what `make` gives."""
+    """Publish records whose keys and values are slices of the bytes of `make`."""
     plan.tell(f"{rows:,} records into topic {name}")
     with hawser.connect(url) as bus:
         topic = bus.topic(name)
@@ -87,8 +87,8 @@ def _cut(data: bytes, size: int) -> list[bytes]:
 
 
 def reading(plan: Plan, session: SparkSession, url: str, rows: int, directory: Path) -> Iterator[Row]:
-    """All columns of all rows, to a sink that throws them away. Rows that are all alike are the best case of
-    Parquet, which then keeps one of them."""
+    """Read all columns of all rows into a sink that discards them. Equal rows are the best case of Parquet,
+    which stores one of them."""
     fill(plan, url, "alike", rows, bytes)
     for topic, what in (("rows", "all columns"), ("alike", "all columns, all rows alike")):
         mine, parquet = _read_both(plan, session, url, topic, rows, directory)
@@ -100,7 +100,7 @@ def reading(plan: Plan, session: SparkSession, url: str, rows: int, directory: P
 def _read_both(
     plan: Plan, session: SparkSession, url: str, topic: str, rows: int, directory: Path
 ) -> tuple[float, float]:
-    """Rows a second, of the topic and of the same rows in Parquet."""
+    """Rows per second, of the topic and of the same rows in Parquet."""
     files = str(directory / topic)
     _topic(session, url, topic).write.parquet(files)
     found = plan.turns(
@@ -127,7 +127,7 @@ def _rate(rows: int, data: Callable[[], DataFrame]) -> float:
 
 
 def micro_batches(plan: Plan, session: SparkSession, url: str, directory: Path) -> Row:
-    """Each of few rows, into a sink that does nothing, beside a source that does nothing either."""
+    """Micro-batches of few rows into a sink that does nothing, compared with a source that does nothing."""
     from hawser.bench.spark.baseline import NullSource
 
     session.dataSource.register(NullSource)
@@ -151,7 +151,7 @@ def micro_batches(plan: Plan, session: SparkSession, url: str, directory: Path) 
 
 
 def micro_batch_ns(session: SparkSession, directory: Path, source: Place, sink: Place) -> float:
-    """The median time of a micro-batch of a query that ends by itself."""
+    """The median time of a micro-batch of a query with a fixed end."""
     checkpoint = directory / f"checkpoint-{time.monotonic_ns()}"
     query = (
         session.readStream.format(source[0])
@@ -173,7 +173,7 @@ def micro_batch_ns(session: SparkSession, directory: Path, source: Place, sink: 
 
 
 def memory(plan: Plan, session: SparkSession, url: str, rows: int) -> Row:
-    """The same workers read a part of a topic, then all of it in as many tasks."""
+    """The peak memory of workers that read a part of a topic, then all of it in the same number of tasks."""
     peaks = []
     for count in (rows // TIMES_MORE, rows):
         plan.tell(f"memory of the workers, {count:,} rows")
@@ -188,7 +188,7 @@ def memory(plan: Plan, session: SparkSession, url: str, rows: int) -> Row:
 
 
 def python_workers(session: SparkSession) -> list[int]:
-    """The processes in which the tasks of a driver run Python."""
+    """The Python worker processes of a driver."""
     gateway = session.sparkContext._gateway
     assert gateway is not None, "Spark runs in this process"
     parents = {pid: _parent(pid) for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))}
@@ -211,7 +211,8 @@ def _peak_bytes(pid: int) -> int:
 
 
 def _read(pid: int, name: str) -> bytes:
-    """Nothing of a process that has gone."""
+    """Read a file of /proc; empty if the process has ended."""
+
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
