@@ -1,7 +1,7 @@
-"""Checks that the documents point at things that exist.
+"""Check the references in documents.
 
-Every relative link in a Markdown file leads to a file, and to a heading where it names one; every test
-that it names in backticks is in a file of tests; every file that ARCHITECTURE.md names so is in the tree.
+Each relative link in a Markdown file must lead to a file, and to a heading if it names one. Each test in
+backticks must exist, and each file that ARCHITECTURE.md names in backticks.
 """
 
 import re
@@ -20,7 +20,7 @@ NAMED_FILE = re.compile(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|pyi|cpp|hpp|md|toml|
 
 
 def documents() -> Iterator[Path]:
-    """Every Markdown file of the project, hidden and built folders left out."""
+    """The Markdown files of the project, without hidden and built folders."""
     for path in sorted(ROOT.rglob("*.md")):
         parts = path.relative_to(ROOT).parts
         if not any(part.startswith(".") or part in SKIPPED for part in parts):
@@ -28,19 +28,19 @@ def documents() -> Iterator[Path]:
 
 
 def anchor(heading: str) -> str:
-    """The fragment by which a heading is linked to."""
+    """The link fragment of a heading."""
     kept = re.sub(r"[^\w\- ]", "", heading.lower())
     return kept.replace(" ", "-")
 
 
 def anchors(path: Path) -> set[str]:
-    """The fragments of a document's headings."""
+    """The link fragments of a document's headings."""
     text = FENCE.sub("", path.read_text(encoding="utf-8"))
     return {anchor(heading) for heading in HEADING.findall(text)}
 
 
 def broken_links(document: Path) -> Iterator[str]:
-    """One line for each relative link of the document that leads nowhere."""
+    """One line for each broken relative link of the document."""
     text = FENCE.sub("", document.read_text(encoding="utf-8"))
     for target in LINK.findall(text):
         if re.match(r"[a-z][a-z0-9+.-]*:", target):
@@ -60,13 +60,13 @@ def tests() -> set[str]:
 
 
 def missing_tests(document: Path, known: set[str]) -> Iterator[str]:
-    """One line for each test named in backticks that there is not."""
+    """One line for each test in backticks that does not exist."""
     for name in sorted(set(NAMED_TEST.findall(document.read_text(encoding="utf-8"))) - known):
         yield f"{document.relative_to(ROOT)}: there is no test {name}"
 
 
 def missing_files(document: Path) -> Iterator[str]:
-    """One line for each file or folder named in backticks that is nowhere in the tree."""
+    """One line for each file or folder in backticks that does not exist."""
     places = [ROOT, ROOT / "src", ROOT / "src" / "hawser"]
     for name in sorted(set(NAMED_FILE.findall(document.read_text(encoding="utf-8")))):
         if not any((place / name).exists() for place in places):
@@ -74,7 +74,7 @@ def missing_files(document: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Prints every fault; 1 if there is one."""
+    """Print every fault, and return 1 if there is one."""
     faults: list[str] = []
     count = 0
     known = tests()

@@ -1,8 +1,8 @@
-"""Draws the protocol from the tables that its code asserts, and the messages from their classes, into the
-documents between their marks.
+"""Generate the protocol's diagrams and message tables in the documents, from the asserted tables and message
+classes.
 
-    python scripts/draw_protocol.py           write them anew
-    python scripts/draw_protocol.py --check   exit with 1 if they are not what it would write
+python scripts/draw_protocol.py           write the documents
+python scripts/draw_protocol.py --check   exit with 1 if a document is out of date
 """
 
 import re
@@ -25,7 +25,7 @@ MARK: Final = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTAL
 
 
 def state_diagram(table: Mapping[State, Mapping[State, str]]) -> str:
-    """A table of changes as a Mermaid diagram, then the same in words."""
+    """A table of transitions as a Mermaid diagram and as a Markdown table."""
 
     def name(state: State) -> str:
         return state.value.replace(" ", "_")
@@ -38,7 +38,7 @@ def state_diagram(table: Mapping[State, Mapping[State, str]]) -> str:
 
 
 def sequence(requests: tuple[type[m.Message], ...]) -> str:
-    """These exchanges in their order, as a Mermaid diagram."""
+    """The exchanges in order, as a Mermaid diagram."""
     lines = ["```mermaid", "sequenceDiagram"]
     for request, sender, receiver, answer in EXCHANGES:
         if request in requests:
@@ -55,7 +55,7 @@ def _short(kind: type[m.Message]) -> str:
 
 
 def message_table() -> str:
-    """Every message with its tag, way and fields."""
+    """Every message with its tag, sender, receiver and fields."""
     rows = ["| message | tag | from | to | fields | answer |", "|---|---|---|---|---|---|"]
     for request, sender, receiver, answer in EXCHANGES:
         rows.append(_row(request, sender, receiver, answer.__name__))
@@ -65,7 +65,7 @@ def message_table() -> str:
 
 
 def wire_table(union: object) -> str:
-    """The messages between processes of one sort, with what they are for."""
+    """The messages between two kinds of processes, with their purpose."""
     rows = ["| message | tag | fields | meaning |", "|---|---|---|---|"]
     for kind in get_args(union):
         fields = ", ".join(f"{field.name}: {_type(field.type)}" for field in msgspec.structs.fields(kind))
@@ -81,7 +81,7 @@ def _row(kind: type[m.Message], sender: str, receiver: str, answer: str) -> str:
 
 
 def _type(kind: object) -> str:
-    """A type as people write it."""
+    """A type as it is written in source code."""
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
@@ -107,7 +107,7 @@ DRAWINGS: Final[dict[str, Callable[[], str]]] = {
 
 
 def drawn(text: str) -> str:
-    """The text with everything between its marks drawn anew."""
+    """The text with the content between its marks regenerated."""
     return MARK.sub(lambda found: f"{found[1]}\n{DRAWINGS[found[2]]()}\n\n{found[3]}", text)
 
 

@@ -1,7 +1,7 @@
 """Print every planted bug and the test that finds it, a line for each: `python scripts/planted_bugs.py`.
 
-The tests are those that `make test` runs and whose names say that they plant something. The lines of two
-versions can be compared: a promise whose line is gone has lost its attack.
+The tests are those of `make test` whose names contain "planted". Compare the output of two versions: a
+missing line is a guarantee that lost its test.
 """
 
 import os
@@ -19,7 +19,7 @@ PLANTS = re.compile(
 
 
 def collected(root: Path) -> list[str]:
-    """The tests that run without being told to soak."""
+    """The tests that run without --soak."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "-p", "no:cacheprovider", "tests"]
     environment = os.environ | {"HAWSER_NO_REBUILD": "1", "HAWSER_SOAK_SECONDS": ""}
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
@@ -29,7 +29,7 @@ def collected(root: Path) -> list[str]:
 
 
 def by_parameter(tests: list[str]) -> Iterator[tuple[str, str]]:
-    """A bug is named by the parameter of its test, or by the test."""
+    """The name of a bug: the parameter of its test, or the test."""
     for test in tests:
         function, _, parameter = test.partition("::")[2].partition("[")
         if PLANTS.search(function):
@@ -37,7 +37,7 @@ def by_parameter(tests: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def in_native_code(root: Path) -> Iterator[tuple[str, str]]:
-    """Bugs of native/canary.hpp are named in the files that plant them, often several in one test."""
+    """The bugs of native/canary.hpp, by the test files that name them; one test may name several."""
     body = (root / "native" / "canary.hpp").read_text(encoding="utf-8").split("enum class Canary {", 1)[1]
     texts = {file: file.read_text(encoding="utf-8") for file in sorted((root / "tests").rglob("test_*.py"))}
     for name in re.findall(r"^  (\w+),", body, re.MULTILINE)[1:]:

@@ -1,12 +1,12 @@
 """Print the test files of a change: `python scripts/tests_of.py PATH ...`, for `make check FOR=...`.
 
-PATH is a file or a folder, or the word `changes` for what git says has changed. A test file belongs to a
+PATH is a file, a folder, or the word `changes` for the uncommitted changes in git. A test file belongs to a
 change if it is part of it, if it imports a changed module, or if it imports another module of the same
-folder. They are printed in this order, the quick ones first, until a minute on two cores is full by the
-recorded durations. The word `everything` stands for all test files: as many as take four minutes, the quick
-ones first. A file that took longer waits for `make test`.
+folder. The files are printed in this order, the fastest first, up to one minute on two cores by the recorded
+durations. The word `everything` selects from all test files up to four minutes, the fastest first. Slower
+files run in `make test` only.
 
-The imports of the tests are the map: no list has to be kept true, and no run has to record anything first.
+The imports of the tests are the only input: there is no list to maintain, and no earlier run is needed.
 """
 
 import ast
@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Of both processors. The rest of the time goes to setting up and to finding the tests.
+# Seconds of both processors together. The rest of the time is for start-up and collection.
 BUDGET_SECONDS = 80
 BUDGET_OF_EVERYTHING_SECONDS = 400
 
 
 def changed() -> list[Path]:
-    """What differs from the last commit, and new files."""
+    """Files that differ from the last commit, and new files."""
     asked = ["git", "ls-files", "--modified", "--others", "--exclude-standard"]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
     return [ROOT / line for line in done.stdout.splitlines() if (ROOT / line).exists()]
@@ -38,12 +38,12 @@ def python_files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def name_of(path: Path) -> str:
-    """The path from the root of the project."""
+    """The path relative to the root of the project."""
     return str(path.relative_to(ROOT))
 
 
 def module_of(path: Path) -> str:
-    """The name by which tests import a file; the native sources are behind one module."""
+    """The module name of a file; native sources have the name of the native module."""
     relative = path.relative_to(ROOT)
     if relative.parts[0] == "native":
         return "hawser.memory._native"
@@ -52,7 +52,7 @@ def module_of(path: Path) -> str:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Every name that a file may import as a module."""
+    """Every name in a file's imports that may be a module."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -64,7 +64,7 @@ def imports_of(path: Path) -> set[str]:
 
 
 def tests_of(paths: list[Path], recorded: dict[str, int]) -> Iterator[Path]:
-    """The test files of a change, those that are nearest to it first."""
+    """The test files of a change, the closest first."""
     tests = sorted((ROOT / "tests").rglob("test_*.py"), key=lambda test: recorded.get(name_of(test), 0))
     imported = {test: imports_of(test) for test in tests}
     files = list(python_files(paths))

@@ -6,9 +6,9 @@
     transaction  a transaction over two shards
     spark        one micro-batch that Spark writes to a topic
 
-Every process of a path runs with a profiler that writes down each function of the project when it is first
-called. A function that is also called while the cluster rests is marked with ~. Then the files are compared
-with those that ARCHITECTURE.md names in its description of the path. Native code is not seen.
+Every process of a path runs with a profiler that records the first call of each function of the project. A
+function that is also called while the cluster is idle is marked with ~. The files are then compared with
+those that ARCHITECTURE.md names in its description of the path. Native code is not recorded.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PACKAGE = ROOT / "src" / "hawser"
 SETTING_UP, WALKING, RESTING = range(3)
 REST_SECONDS = 3
 
-# Python imports it in every process whose PYTHONPATH has its directory.
+# Python imports it in every process with its directory in PYTHONPATH.
 PROFILER = """
 import json, mmap, os, sys, threading, time
 
@@ -150,7 +150,7 @@ spark.stop()
 
 
 class Walk(NamedTuple):
-    """Its program, whether that needs a cluster, and the heading in ARCHITECTURE.md."""
+    """The program of a path, whether it needs a cluster, and its heading in ARCHITECTURE.md."""
 
     program: str
     needs_cluster: bool
@@ -212,7 +212,8 @@ def read(file: Path) -> Process:
 
 
 def name_of(command: list[str]) -> str:
-    """What a process is, from its command line."""
+    """The role of a process, from its command line."""
+
     for word, following in pairwise(command):
         if word in ("--id", "--name"):
             return f"{'node' if word == '--id' else 'operator'} {following}"

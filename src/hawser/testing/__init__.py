@@ -1,7 +1,7 @@
-"""For tests of programs that use Hawser.
+"""Support for tests of programs that use Hawser.
 
-`LocalBus` is shared memory for one test. The rest is a whole cluster in one thread, driven by one seed: see
-`hawser.testing.cluster`.
+`LocalBus` is a shared-memory domain for one test. The other modules simulate a whole cluster in one thread
+from one seed: see `hawser.testing.cluster`.
 """
 
 from importlib import import_module
@@ -44,7 +44,7 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    # Who only wants a bus in shared memory should need nothing of the cluster.
+    # A test with only a LocalBus does not import the simulator.
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'hawser.testing' has no attribute {name!r}")

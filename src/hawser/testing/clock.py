@@ -1,7 +1,7 @@
-"""Time that passes only when it is told to.
+"""A simulated clock: time advances only with events.
 
-Time is an integer, in microseconds by convention. What happens at the same time happens in the order in which
-it was asked for, so a run depends on nothing but what was asked.
+Time is an integer, in microseconds by convention. Events at the same time happen in the order in which they
+were scheduled, so a run is deterministic.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ __all__ = ["SimClock"]
 
 
 class SimClock:
-    """A queue of what is to happen, and the time at which the last of it did."""
+    """A queue of scheduled events, and the time of the last event."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -22,23 +22,23 @@ class SimClock:
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
 
     def __len__(self) -> int:
-        """How much is waiting to happen."""
+        """The number of scheduled events."""
         return len(self._queue)
 
     @property
     def next_time(self) -> float:
-        """When the next thing happens; infinity if nothing is waiting."""
+        """The time of the next event; infinity if none is scheduled."""
         return self._queue[0][0] if self._queue else inf
 
     def after(self, delay: int, action: Callable[..., None], *arguments: Any) -> None:
-        """Call `action` when `delay` has passed. It cannot be called off: an action that may have lost its
-        sense by then asks for itself."""
+        """Schedule `action` after `delay`. An event cannot be cancelled, so an action that may be obsolete by
+        then must check."""
         assert delay >= 0
         self._order += 1
         heappush(self._queue, (self.now + delay, self._order, action, arguments))
 
     def step(self) -> bool:
-        """Let the next thing happen; False if nothing is waiting."""
+        """Run the next event; False if none is scheduled."""
         if not self._queue:
             return False
         self.now, _, action, arguments = heappop(self._queue)

@@ -1,4 +1,4 @@
-"""A whole cluster in one thread, from one seed: nodes with their disks, operators, a store, a network.
+"""A simulated cluster in one thread, from one seed: nodes with disks, operators, a metadata store, a network.
 
     cluster = Cluster(seed=7)
     cluster.publish(b"hello")
@@ -6,9 +6,9 @@
     cluster.run_until(lambda: cluster.leader is not None)
     assert cluster.read().values == (b"hello",)
 
-Nothing happens but in `run*` and in the methods that wait. After each event the cluster is held to the
-statements of `hawser.testing.checks`; the first that does not hold raises `Violation`. The same seed and the
-same calls give the same run, to the bit.
+Events happen only in `run*` and in methods that wait. After each event the statements of
+`hawser.testing.checks` are checked; the first that does not hold raises `Violation`. The same seed and the
+same calls give the identical run.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -46,11 +46,11 @@ _MOST_EVENTS: Final = 100_000
 
 
 class Stuck(AssertionError):
-    """What was waited for did not come; the text says what was."""
+    """A condition did not hold within the number of events; the text describes the cluster."""
 
 
 class Cluster:
-    """One shard on `nodes` nodes named n1, n2, ..., the first `members` of which are its first ensemble."""
+    """One shard on `nodes` nodes named n1, n2, ...; the first `members` of them are its first ensemble."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Cluster:
         shard: str = FIRST_SHARD,
         beside: "Cluster | None" = None,
     ) -> None:
-        """Alone, or as another shard beside one, in the same time and with the same transactions."""
+        """Create the cluster alone, or as another shard beside one, with the same clock and transactions."""
         self.seed = seed
         self.shard = shard
         self.swarm = swarm or Swarm()
@@ -110,7 +110,7 @@ class Cluster:
         return [number >= members for number in range(len(self.node_names))]
 
     def stream(self, name: str) -> Random:
-        """Random numbers of one part of the cluster, which no other part's use of its own disturbs."""
+        """A random generator for one part of the cluster, independent of other parts."""
         return Random(
             f"{self.seed}/{name}" if self.shard == FIRST_SHARD else f"{self.seed}/{self.shard}/{name}"
         )
@@ -118,13 +118,13 @@ class Cluster:
     # Running.
 
     def run(self, events: int) -> None:
-        """Let so many events happen."""
+        """Run this many events."""
         step = self.clock.step
         for _ in range(events):
             step()
 
     def run_for(self, duration: int) -> None:
-        """Let so many microseconds pass."""
+        """Run for this many microseconds."""
         until = self.clock.now + duration
         while self.clock.next_time <= until:
             self.clock.step()
@@ -132,7 +132,7 @@ class Cluster:
     def run_until(
         self, condition: Callable[[], bool], most_events: int = _MOST_EVENTS, what: str = "the condition"
     ) -> None:
-        """Run until `condition()` holds; `Stuck` if it does not after so many events."""
+        """Run until `condition()` holds; `Stuck` after `most_events` events."""
         for _ in range(most_events):
             if condition():
                 return
@@ -143,7 +143,7 @@ class Cluster:
 
     @property
     def leader(self) -> str | None:
-        """The node that leads in the newest epoch and runs; None if none does."""
+        """The running node that leads in the newest epoch; None if there is none."""
         leading = [
             (node.replica.node.epoch, name)
             for name, node in self.nodes.items()
@@ -154,26 +154,26 @@ class Cluster:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """The ensemble, as the metadata has it."""
+        """The ensemble in the metadata."""
         return self.store.metadata.members
 
     def publish(self, *values: bytes, most_events: int = _MOST_EVENTS) -> Place:
-        """Publish one batch and wait until it is acknowledged: where its records are. `Stuck` if that takes
-        more events; the request goes on nevertheless, as any that was sent may."""
+        """Publish one batch, wait for its acknowledgement, and return the place of its records. `Stuck` if
+        that takes more events; the request may still succeed."""
         return self._hand.publish(values, most_events)
 
     def read(self) -> View:
-        """Read what is certainly the newest state; the values are all that are not trimmed."""
+        """Read the newest state, linearizably; the values are all untrimmed records."""
         return self._hand.read()
 
     def trim(self, offset: int) -> int:
-        """Drop every record before `offset`; the first offset there is then."""
+        """Trim every record before `offset`, and return the new first offset."""
         return self._hand.trim(offset)
 
-    # What goes wrong.
+    # Faults.
 
     def crash(self, name: str, *, power_loss: bool = True) -> None:
-        """End the node's process; without power, what it had not synced is lost, kept or torn."""
+        """End the node's process; in a power failure unsynced operations are lost, kept or torn."""
         self.nodes[name].stop(power_loss)
 
     def restart(self, name: str) -> None:
@@ -181,36 +181,36 @@ class Cluster:
         self.nodes[name].start_if_down()
 
     def wipe(self, name: str) -> None:
-        """The node loses its disk and gets an empty one. It is swapped in as a new member by and by."""
+        """Replace the node's disk with an empty one. The operators later add the node as a new member."""
         self.nodes[name].lose_disk()
         self.nodes[name].start_if_down()
 
     def pause(self, name: str) -> None:
-        """The process stands still, as by SIGSTOP."""
+        """Pause the process, as SIGSTOP does."""
         self.nodes[name].pause()
 
     def resume(self, name: str) -> None:
         self.nodes[name].resume()
 
     def partition(self, hosts: Iterable[str]) -> None:
-        """Cut these nodes and operators off from all others, both ways."""
+        """Cut the links between these nodes and operators and all others."""
         self.network.isolate(hosts)
 
     def heal(self) -> None:
         """End every partition."""
         self.network.heal()
 
-    # What is asked of the operators.
+    # Orders to the operators.
 
     def elect(self) -> Report:
         return self._wait_for(Elect(self.next_tag()))
 
     def transfer(self, to: str) -> Report:
-        """Hand the leadership over to this node."""
+        """Transfer leadership to this node."""
         return self._wait_for(Transfer(self.nodes[to].member, self.next_tag()))
 
     def swap(self, old: Member, new: str) -> Report:
-        """Replace a member by a node that is none."""
+        """Replace a member by a node that is not a member."""
         return self._wait_for(Swap(old, self.nodes[new].member, self.next_tag()))
 
     def expand(self, new: str) -> Report:
@@ -220,7 +220,7 @@ class Cluster:
         return self._wait_for(Contract(old, self.next_tag()))
 
     def order(self, order: Order, random: Random) -> bool:
-        """Hand an order to some operator that runs; False if none does."""
+        """Give an order to a running operator; False if none runs."""
         running = [each for each in self.operators.values() if each.operator is not None and not each.paused]
         if not running:
             return False
@@ -239,23 +239,23 @@ class Cluster:
         return self._tags
 
     def drift(self, duration: int) -> int:
-        """A duration as a clock measures it that is a little slow or fast."""
+        """A duration as measured by a slightly slow or fast clock."""
         return int(duration * (0.9 + 0.2 * self.random.random()))
 
     def note(self, text: str) -> None:
-        """Trace something that happened; callers ask `trace` first where it happens often."""
+        """Add a line to the trace; frequent callers check `trace` first."""
         if self.trace is not None:
             columns = " ".join(f"{node.describe():<26}" for node in self.nodes.values())
             self.trace(f"{self.clock.now:>9} {columns} {text}")
 
     def reported(self, report: Report) -> None:
-        """An operator is done with an order."""
+        """Note the result of an order."""
         self.reports[report.tag] = report
         self.probes.reported(report)
         self.note(f"order {report.tag}: {'done' if report.done else 'not done'}, {report.text}")
 
     def replica_of(self, member: Member | None) -> Replica | None:
-        """The process of a member, if it runs."""
+        """The process of a member; None if it does not run."""
         node = self.nodes.get(host_of(member)) if member else None
         return node.replica if node is not None and node.member == member else None
 
@@ -266,7 +266,7 @@ class Cluster:
         self.note(f"{writer} stored {new}")
 
     def _had_no_room(self, old: Metadata, new: Metadata) -> bool:
-        """Whether a change ended without its new member, whose disk is full."""
+        """Whether a change ended without its new member because that member's disk is full."""
         wanted = old.change.new if old.change is not None else None
         if wanted is None or new.status is not Status.STEADY or wanted in new.members:
             return False
@@ -274,7 +274,7 @@ class Cluster:
         return node.member == wanted and node.disk.refusals > 0
 
     def _mend(self) -> None:
-        """Swap out the members whose disks are gone, as a placement would."""
+        """Replace the members whose disks are gone, as the placement does."""
         self.clock.after(_MENDING_INTERVAL, self._mend)
         metadata = self.store.metadata
         if metadata.status is not Status.STEADY:
@@ -291,10 +291,11 @@ class Cluster:
             if member in self.gone and member not in asked and is_back:
                 self.order(Swap(member, node.member, self.next_tag()), self.random)
 
-    # Looking at it.
+    # Inspection.
 
     def unsettled(self) -> str:
-        """Why the cluster is not at rest, everything done and everybody the same; empty if it is."""
+        """The reason why the cluster is not settled, with all requests done and all members equal; empty if
+        it is."""
         metadata = self.store.metadata
         if metadata.status is not Status.STEADY:
             return f"the shard is not steady: {metadata}"
@@ -309,7 +310,7 @@ class Cluster:
         return self._left_over(metadata.members) or self._differences(metadata.members)
 
     def _left_over(self, members: Sequence[Member]) -> str:
-        """What is still going on at some node, or kept there, though nobody wants it any more."""
+        """Activity or data of a node that should have ended."""
         for node in self.nodes.values():
             if node.unanswered:
                 return f"{node.member} has not answered {node.unanswered}"
@@ -340,8 +341,8 @@ class Cluster:
         return ""
 
     def compare(self) -> None:
-        """Hold every member to the truth, once everything is settled: its records, byte for byte, and all
-        that can be observed of its state."""
+        """Compare the records and the observable state of each member with the truth, once the cluster is
+        settled."""
         for member in self.members:
             replica = self.replica_of(member)
             assert replica is not None, f"{member} does not run; settle first"
@@ -349,7 +350,7 @@ class Cluster:
             self.truth.queue.compare(replica)
 
     def describe(self) -> str:
-        """The state of everything, for whoever has to find out what is stuck."""
+        """The state of the whole cluster, for diagnosis."""
         lines = [f"time {self.clock.now}, {self.clock.events} events", f"metadata {self.store.metadata}"]
         lines += [f"{node.member}: {node.describe()}" for node in self.nodes.values()]
         lines += [

@@ -1,8 +1,8 @@
-"""A disk in memory that forgets, tears, fills up, fails and flips bits, for tests of what is stored.
+"""A simulated disk that loses and tears writes, fills up, fails and flips bits, for tests of storage.
 
-It keeps the promises of `hawser.log.journal.storage` and no others. Between two syncs every write, change of
-size, creation, renaming and removal is pending: a crash keeps it, loses it or, if it is a write, tears it,
-each independently of all others.
+It guarantees what `hawser.log.journal.storage` requires, and no more. Between two syncs each write, change of
+size, creation, rename and removal is pending: a crash keeps it, loses it, or tears it if it is a write,
+independently of the others.
 
     disk = SimDisk()
     journal = Journal.format(disk, "shard", "node.disk")
@@ -10,7 +10,7 @@ each independently of all others.
     disk.crash(random.Random(7))
     journal = Journal.open(disk)
 
-All chance comes from the `random.Random` that is handed in, so the same one gives the same crash.
+All randomness comes from the given `random.Random`, so the same generator gives the same crash.
 """
 
 import itertools
@@ -27,11 +27,12 @@ SECTOR_BYTES: Final = 512
 
 
 class PowerLoss(BaseException):
-    """The power went before an operation, as `power_lost_before` asked. Call `crash` or `crash_with` now."""
+    """The power failed before the operation of `power_lost_before`. Call `crash` or `crash_with` now."""
 
 
 class Fate(Enum):
-    """What a crash does to a pending operation. Only a write can be torn; to any other it means lost."""
+    """The effect of a crash on a pending operation. Only a write can be torn; for another operation it means
+    lost."""
 
     KEPT = "kept"
     LOST = "lost"
@@ -59,7 +60,7 @@ class _Resize(NamedTuple):
 
 
 class _File:
-    """Its bytes as they are read, and the operations since the last sync that made them so."""
+    """The current bytes of a file, and the operations since the last sync."""
 
     __slots__ = ("data", "pending")
 
@@ -74,7 +75,7 @@ class _File:
         return file
 
     def settle(self, fates: Iterator[Fate], random: Random) -> None:
-        """Come out of a crash."""
+        """Apply a crash."""
         for operation in reversed(self.pending):
             if isinstance(operation, _Write):
                 self.data[operation.start : operation.start + len(operation.old)] = operation.old
@@ -103,7 +104,7 @@ class _File:
 
 
 def _torn(write: _Write, random: Random) -> bytes:
-    """The bytes of a write, each sector of it old, new, garbage, or new up to somewhere."""
+    """The bytes of a torn write: each sector is old, new, garbage, or partly new."""
     data = bytearray(write.old)
     begin = 0
     while begin < len(data):
@@ -121,7 +122,7 @@ def _torn(write: _Write, random: Random) -> bytes:
 
 
 class _Name(NamedTuple):
-    """A change of the directory: `gone` is a name that ends, `come` one that begins, as `file`."""
+    """A change of the directory: the name `gone` is removed, and the name `come` is added for `file`."""
 
     gone: str | None
     come: str | None
@@ -129,12 +130,12 @@ class _Name(NamedTuple):
 
 
 class SimDisk:
-    """The files of one directory; see the top of the file.
+    """The files of one directory; see the docstring of the module.
 
-    `capacity_bytes` bounds the reserved sizes of all files, and `refusals` counts how often that was too
-    little. With `fail_sync` set, every sync fails, and goes on failing until the next crash, as on a real
-    disk that lost what it could not write. `operations` counts everything that changes the disk; the
-    operation with the number `power_lost_before` raises PowerLoss. `reads` counts the calls that read.
+    `capacity_bytes` bounds the reserved sizes of all files, and `refusals` counts the operations that it
+    refused. With `fail_sync` each sync fails until the next crash, as on a real disk after a write error.
+    `operations` counts the operations that change the disk; the one with the number `power_lost_before`
+    raises PowerLoss. `reads` counts the calls that read.
     """
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
@@ -150,7 +151,7 @@ class SimDisk:
         self._used = 0
         self._has_failed = False
 
-    # The interface of a storage.
+    # The Storage interface.
 
     def names(self) -> list[str]:
         return sorted(self._files)
@@ -220,19 +221,19 @@ class SimDisk:
         self._durable = dict(self._files)
         self._pending.clear()
 
-    # What can happen to it.
+    # Faults.
 
     def crash(self, random: Random) -> None:
-        """The power goes: each pending operation is kept, lost or torn, as `random` will have it.
+        """Fail the power: `random` keeps, loses or tears each pending operation.
 
-        Now and then all of them share one fate, which a fair coin for each would hardly ever give them."""
+        In a quarter of the calls all of them have the same fate, which independent choices would hardly give."""
         fates = list(Fate)
         if random.randrange(4) == 0:
             fates = [random.choice(fates)]
         self.crash_with([random.choice(fates) for _ in range(self.pending())], random)
 
     def crash_with(self, fates: Sequence[Fate], random: Random) -> None:
-        """The same with the fate of each of the `pending()` operations given; `random` tears."""
+        """Crash with the given fate of each of the `pending()` operations; `random` selects torn sectors."""
         assert len(fates) == self.pending()
         remaining = iter(fates)
         for file in self._living():
@@ -247,15 +248,15 @@ class SimDisk:
         self._restart()
 
     def pending(self) -> int:
-        """How many operations a crash could still undo."""
+        """The number of operations that a crash could undo."""
         return sum(len(file.pending) for file in self._living()) + len(self._pending)
 
     def outcomes(self, random: Random, most: int = 10, samples: int = 100) -> Iterator[Self]:
-        """Disks as a crash now could leave them; this one stays as it is.
+        """Copies of the disk after each possible crash; this disk does not change.
 
-        With up to half of `most` pending operations: each fate of each. With up to `most`: each subset of
-        them kept, the others lost, and each subset once more with the others torn. Beyond that, all kept, all
-        lost, and `samples` at random."""
+        Up to half of `most` pending operations, every combination of fates. Up to `most`, every subset kept
+        with the others lost, and with the others torn. Beyond that, all kept, all lost, and `samples` random
+        crashes."""
         pending = self.pending()
         choices: Iterator[tuple[Fate, ...]]
         if pending <= most // 2:
@@ -275,7 +276,7 @@ class SimDisk:
             yield disk
 
     def copy(self) -> Self:
-        """A disk of its own in the same state, pending operations included."""
+        """A copy of the disk, including pending operations."""
         twins = {id(file): file.copy() for file in self._living()}
         disk = type(self)(self.capacity_bytes)
         disk.__dict__.update(self.__dict__)
@@ -288,7 +289,7 @@ class SimDisk:
         return disk
 
     def flip(self, random: Random, name: str | None = None) -> Flip | None:
-        """Flip one bit of what is on the disk, in that file or in any; None if there is no byte."""
+        """Flip one bit on the disk, in the given file or in any; None if there is no byte."""
         candidates = [name] if name is not None else self.names()
         total = sum(self.size(candidate) for candidate in candidates)
         if not total:
@@ -303,7 +304,7 @@ class SimDisk:
         raise AssertionError("unreachable")
 
     def wipe(self) -> None:
-        """Another, empty disk in its place."""
+        """Replace it with an empty disk."""
         self._durable = {}
         self._restart()
 
@@ -315,7 +316,7 @@ class SimDisk:
         self.power_lost_before = None
 
     def _living(self) -> list[_File]:
-        """Every file that a name leads to, or may lead to after a crash."""
+        """Every file that has a name, or may have one after a crash."""
         found = {id(file): file for file in self._durable.values()}
         found.update((id(file), file) for file in self._files.values())
         found.update((id(change.file), change.file) for change in self._pending if change.file is not None)

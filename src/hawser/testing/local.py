@@ -1,4 +1,4 @@
-"""A domain in shared memory for one test."""
+"""A shared-memory domain for one test."""
 
 import shutil
 import tempfile
@@ -12,7 +12,7 @@ __all__ = ["LocalBus"]
 
 
 class LocalBus:
-    """A domain of its own in shared memory that is gone, with everything in it, when its block ends.
+    """A new domain in shared memory that is removed when its block ends.
 
     with LocalBus() as local:
         topic = local.connect("reader").topic("numbers")
@@ -24,17 +24,17 @@ class LocalBus:
 
     @property
     def url(self) -> str:
-        """What other processes connect to."""
+        """The URL of the domain, for other processes."""
         return f"shm://{self.directory}"
 
     def connect(self, name: str | None = None, **options: Any) -> Bus:
-        """A bus in this domain, closed with it."""
+        """Connect to the domain; the bus is closed with it."""
         bus = connect(self.url, name=name, **options)
         self._buses.append(bus)
         return bus
 
     def close(self) -> None:
-        """Close every bus made here and remove the domain."""
+        """Close every bus of `connect`, and remove the domain."""
         while self._buses:
             self._buses.pop().close()
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -1,8 +1,9 @@
-"""A network that loses, repeats, delays and cuts, and holds back what is for a process that stands still.
+"""A simulated network that loses, repeats and delays messages, cuts links, and holds messages for paused
+processes.
 
-An address is "host" or "host.something"; the network looks at the host only. Whether the rest still fits is
-for the receiver to judge. Nothing is ever promised about order: each message draws its own delay. What was
-sent once may come again at any time, over restarts and epochs: a sample of it is kept, if that is asked for.
+An address is "host" or "host.something"; the network uses the host only, and the receiver checks the rest.
+Order is not guaranteed: each message has a random delay. If it is configured, a sample of old messages is
+kept, and any of them may arrive again at any time, across restarts and epochs.
 """
 
 from collections import deque
@@ -21,7 +22,7 @@ Receiver = Callable[[str, str, object], None]
 
 
 class NetworkFaults(msgspec.Struct, frozen=True):
-    """How bad the network is. Shares are between 0 and 1, delays in microseconds."""
+    """The faults of the network. Shares are between 0 and 1, delays in microseconds."""
 
     loss: float = 0.0
     duplication: float = 0.0
@@ -31,7 +32,7 @@ class NetworkFaults(msgspec.Struct, frozen=True):
     straggling_delay_most: int = 50_000
 
 
-# Messages that come again take so long at the most.
+# The maximum delay of repeated messages.
 _OLD_DELAY_MOST = 2_000
 _NEWEST = 32
 # (sender's address, receiver's address, message)
@@ -39,12 +40,12 @@ _DeadLetter = tuple[str, str, Message]
 
 
 def host_of(address: str) -> str:
-    """The part of an address that the network looks at."""
+    """The host in an address."""
     return address.partition(".")[0]
 
 
 class _Memory:
-    """Messages of one kind: the newest, and a sample in which each ever sent is as likely to be."""
+    """Old messages of one kind: the newest ones, and a uniform sample of all."""
 
     __slots__ = ("_count", "_newest", "_sample")
 
@@ -71,7 +72,7 @@ class _Memory:
 
 
 class SimNetwork:
-    """Carries any object; a share of the protocol's messages goes through its bytes and back."""
+    """Carries any objects; a share of the protocol's messages is encoded and decoded."""
 
     def __init__(
         self,
@@ -85,7 +86,8 @@ class SimNetwork:
         self.faults = faults or NetworkFaults()
         self.encoded_share = encoded_share
         self.sent = self.lost = self.duplicated = self.encoded = self.cut = self.held = self.recalled = 0
-        # How many messages of each kind are kept, and for what share of those sent one of them comes again.
+        # The number of kept messages of each kind, and the share of sent messages after which one arrives
+        # again.
         self.remembered_most = 0
         self.recalled_share = 0.0
         self._remembered: dict[tuple[type, bool], _Memory] = {}
@@ -96,11 +98,11 @@ class SimNetwork:
         self._held: dict[str, list[tuple[str, str, object]]] = {}
 
     def attach(self, host: str, receive: Receiver) -> None:
-        """What is for `host` is handed to `receive`."""
+        """Deliver messages for `host` to `receive`."""
         self._receivers[host] = receive
 
     def send(self, sender: str, to: str, payload: object) -> None:
-        """Deliver it later: once, more than once, or not at all."""
+        """Deliver the message later: once, several times, or never."""
         self.sent += 1
         random, faults = self.random, self.faults
         if self.remembered_most and isinstance(payload, Message):
@@ -120,11 +122,11 @@ class SimNetwork:
             self.clock.after(self._delay(link), self._deliver, sender, to, payload)
 
     def cut_link(self, sender: str, to: str) -> None:
-        """Nothing gets from one host to the other, in this direction; what is under way arrives."""
+        """Cut the link from one host to the other, in this direction; messages in flight arrive."""
         self._cuts.add((sender, to))
 
     def isolate(self, hosts: Iterable[str], among: Iterable[str] | None = None) -> None:
-        """Cut both ways between these hosts and all others, or all others among these."""
+        """Cut the links between these hosts and the others, in both directions."""
         inside = set(hosts)
         involved = self._receivers if among is None else list(among)
         for one in involved:
@@ -133,30 +135,30 @@ class SimNetwork:
                     self._cuts.add((one, other))
 
     def clog(self, sender: str, to: str, duration: int) -> None:
-        """What is sent on this link until then arrives after it."""
+        """Delay messages that are sent on this link until that time."""
         self._clogs[(sender, to)] = self.clock.now + duration
 
     def heal(self) -> None:
-        """No link is cut or clogged any more. `faults` stay as they are."""
+        """Restore all links. `faults` do not change."""
         self._cuts.clear()
         self._clogs.clear()
 
     def pause(self, host: str) -> None:
-        """The host's process stands still: what is for it waits."""
+        """Pause the process of the host; messages for it wait."""
         self._held.setdefault(host, [])
 
     def resume(self, host: str) -> None:
-        """It gets everything that waited, in the order of its arrival."""
+        """Resume the process; waiting messages arrive in order."""
         for sender, to, payload in self._held.pop(host, []):
             self._deliver(sender, to, payload)
 
     def forget(self, host: str) -> None:
-        """The host's process is gone, and what waited for it too."""
+        """Remove the process of the host and its waiting messages."""
         self._held.pop(host, None)
 
     def _remember(self, sender: str, to: str, message: Message) -> None:
-        """Keep it, and now and then let one of those that are kept come again; rare kinds come as often."""
-        # To say no is another thing than to say yes, and much rarer.
+        """Keep the message, and sometimes deliver a kept one again, with equal chance for each kind."""
+        # A refusal is a kind of its own, because it is rarer than an approval.
         random, kind = self.random, (type(message), getattr(message, "accepted", True))
         memory = self._remembered.get(kind)
         if memory is None:
@@ -177,7 +179,7 @@ class SimNetwork:
             self.clock.after(1 + int(random.random() * _OLD_DELAY_MOST), self._deliver, *old)
 
     def _recall_pieces(self, puller: str, leader: str) -> None:
-        """A snapshot is asked for: the pieces of earlier ones come before it, in their order."""
+        """Deliver pieces of earlier snapshots, in order, before the requested one."""
         memory = self._remembered.get((ReadSnapshotResponse, True))
         pieces = memory.newest_between(leader, puller) if memory is not None else []
         for delay, piece in enumerate(pieces, 1):

@@ -1,10 +1,10 @@
-"""Run a cluster from a seed, with everything that can go wrong, and judge it.
+"""Simulate a cluster from a seed, with all faults, and check it.
 
     python -m hawser.testing.simulate --seed 7 --trace
 
-First faults are on for a drawn number of events, and safety is checked after each. Then faults stop, whatever
-is down is started, and everything must come to rest: every request done, every change of the ensemble through
-or undone, every member the same.
+First faults occur for a random number of events, and safety is checked after each event. Then faults stop,
+all processes are started, and the cluster must settle: every request is done, every change of the ensemble is
+complete or undone, and all members are equal.
 """
 
 import argparse
@@ -27,14 +27,14 @@ from hawser.testing.workload import BranchMaintenance, Producer, Reader, Visitor
 
 __all__ = ["Outcome", "Simulation", "simulate"]
 
-# Far more than any cluster needs to come to rest.
+# Far more than a cluster needs to settle.
 MOST_EVENTS_TO_SETTLE = 300_000
 _BETWEEN_LOOKS = 100
 _RESTARTED_SHARE = 0.3
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a run came to."""
+    """The result of a run."""
 
     seed: int
     events: int
@@ -49,7 +49,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Simulation:
-    """One run: `run` raises Violation or Stuck, or returns what it came to."""
+    """One run. `run` returns its result, or raises Violation or Stuck."""
 
     def __init__(
         self, seed: int, swarm: Swarm | None = None, trace: Callable[[str], None] | None = None
@@ -82,7 +82,7 @@ class Simulation:
                 kind(self.cluster, name, self.cluster.stream(name)).begin()
 
     def run(self) -> Outcome:
-        """Both phases."""
+        """Run both phases."""
         self.adversary.start()
         self.ring.start()
         self.cluster.run(self.swarm.events)
@@ -111,7 +111,7 @@ class Simulation:
         )
 
     def heal(self) -> None:
-        """Nothing goes wrong any more; one operator at least is there."""
+        """Stop all faults, and start at least one operator."""
         cluster, random = self.cluster, self.adversary.random
         cluster.note("faults stop")
         self.adversary.stopped = True
@@ -140,14 +140,14 @@ class Simulation:
         self.ring.heal()
 
     def restart_everything(self) -> None:
-        """The power goes once more, when all is done; it must all be there again."""
+        """Fail the power once more after everything is done; all data must survive."""
         for node in self.cluster.nodes.values():
             node.stop(power_loss=True)
             node.start()
 
     def settle(self) -> None:
-        """Everything comes to rest, and stays there. A member whose disk is too small gets a larger one, as
-        its owner would see to; whoever is to become a member has to do with what it has."""
+        """Wait until the cluster is settled and stays so. A member whose disk is too small gets a larger one;
+        a new member does not."""
         cluster = self.cluster
         for _ in range(MOST_EVENTS_TO_SETTLE // _BETWEEN_LOOKS):
             for member in cluster.members:
@@ -159,7 +159,7 @@ class Simulation:
 
 
 def simulate(seed: int, trace: Callable[[str], None] | None = None) -> Outcome:
-    """Run one seed. What goes wrong names the command that does it again."""
+    """Run one seed. An error names the command that repeats the run."""
     try:
         return Simulation(seed, trace=trace).run()
     except Exception as error:
