@@ -226,7 +226,7 @@ class SimDisk:
     def crash(self, random: Random) -> None:
         """Fail the power: `random` keeps, loses or tears each pending operation.
 
-        In a quarter of the calls all of them have the same fate, which independent choices would hardly give."""
+        In a quarter of the calls all have the same fate, which independent choices would hardly give."""
         fates = list(Fate)
         if random.randrange(4) == 0:
             fates = [random.choice(fates)]
