@@ -1,8 +1,8 @@
-"""One member of a shard, whole: the protocol, its journal and the state machine behind them.
+"""A replica: one member of a shard, with its protocol node, journal and state machine.
 
-Deterministic: the same events on the same storage give the same outputs. Whoever drives it brings messages,
-time and the moment a sync completes, and carries the outputs out. A member whose disk fails, whose journal
-turns out damaged or whose invariants do not hold halts: it answers no more requests, and can only be retired.
+Deterministic: the same events on the same storage give the same outputs. The caller brings messages, time and
+completed syncs, and carries out the outputs. A member halts if its disk fails, its journal is damaged or an
+invariant is broken; it then answers no more requests and can only be retired.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -59,62 +59,61 @@ from hawser.log.state.topic import PAGE_PLACES, Topic
 
 __all__ = ["Done", "Output", "Replica", "Retired", "Settings"]
 
-# Room for the entry a leader writes on its own.
+# Room for the entry that a leader writes at the start of its epoch.
 _NOTHING_BYTES = HEADER_BYTES + NOTHING_PAYLOAD_BYTES
-# Entries that make room, or let others do so, and what is kept for them of the last segment that fits.
+# Entries that free room directly or indirectly; a part of the last segment is reserved for them.
 _FREEING = frozenset(
     {
         *(Kind.NOTHING, Kind.TRIM, Kind.EXPIRE_PRODUCERS, Kind.ADVANCE_TIME),
         *(Kind.GROUP_COMMIT, Kind.GROUP_LEAVE, Kind.GROUP_DELETE, Kind.QUEUE_SETTLE),
-        # The last one comes before a topic is deleted.
+        # The last one precedes the deletion of a topic.
         *(Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT, Kind.BRANCH_FORGET, Kind.BRANCH_LIMIT),
         *(Kind.HOME_VOTES, Kind.HOME_DECIDE, Kind.HOME_TOLD, Kind.HOME_SESSION_LOST, Kind.HOME_FORGET),
     }
 )
 _SPARE_BYTES = 64 << 10
-# Messages after which a vow, a snapshot or a shorter log is made durable, also within an epoch.
+# Messages that make the node store a promise, a snapshot or a truncation, also within an epoch.
 _WAITING = frozenset(
     {
         *(m.BecomeLeaderRequest, m.PrepareReconfigurationRequest, m.TruncateRequest),
         *(m.ReadSnapshotResponse, m.RetireRequest),
     }
 )
-# Entries that one read of batches takes from the journal: some 20 ms of work.
+# The most entries of one read of batches: some 20 ms of work.
 _MOST_READ = 4096
-# What commits a branch may have messages with it, which free nothing.
+# A larger BRANCH_COMMIT has messages to deliver, which free nothing.
 _MOST_OF_A_COMMIT_BYTES = 1 << 10
-# For its bytes alone, a checkpoint of a large state is made only if the log that it frees, or the log since
-# the last one, has this multiple of the state's size.
+# A checkpoint for the sake of bytes is made only if the log that it frees, or the log since the last one, is
+# this many times larger than the state.
 _LOG_TO_STATE = 4
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """How a member keeps its log."""
+    """Settings of a member."""
 
     journal: JournalSettings = JournalSettings()
     limits: Limits = Limits()
-    # A checkpoint is made after `checkpoint_entries` applied entries. It is also made when it would free
-    # `checkpoint_bytes` of the log, or when as many bytes were written after the last one; this is checked
+    # A checkpoint is made after `checkpoint_entries` applied entries; also when it would free
+    # `checkpoint_bytes` of the log, or when as many bytes were written since the last one, which is checked
     # once in `checkpoint_ticks` ticks. Bytes are counted in whole segments.
     checkpoint_entries: int = 10_000
     checkpoint_bytes: int = 8 << 20
     checkpoint_ticks: int = 10
-    # The entries kept beyond those that the state needs, so that a follower that was away resumes from its
-    # position: `spare_entries`, but no more than the newest segments with `spare_bytes`, and none on a full
-    # disk.
+    # Entries kept beyond those that the state needs, so that a follower that was away can continue from its
+    # position: `spare_entries`, but at most the newest segments with `spare_bytes`, and none on a full disk.
     spare_entries: int = 10_000
     spare_bytes: int = 8 << 20
-    # What the state machine is made of, given how many batches make one block of an index.
+    # Makes the parts of the state machine, given the number of batches in a page of an index.
     parts: Callable[[int], Sequence[Part]] = shard_parts
     index_places: int = PAGE_PLACES
-    # Bytes in one piece of a snapshot.
+    # The bytes of one piece of a snapshot.
     piece_bytes: int = 1 << 20
-    # Ticks for which a snapshot that nobody reads holds retention back.
+    # Ticks for which an unread snapshot holds retention back.
     snapshot_ticks: int = 50
 
 
 class Done(msgspec.Struct, frozen=True):
-    """A command was committed and applied; its result is durable on a majority."""
+    """A command was committed and applied; it is durable on a majority."""
 
     tag: Tag
     index: int
@@ -122,14 +121,14 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Retired(msgspec.Struct, frozen=True):
-    """The member is no more; its files are gone."""
+    """The member is deleted with its files."""
 
 
 Output = Send | Done | Serve | Refuse | Halt | Retired
 
 
 class Replica:
-    """One member of one shard. `step` is the door; `begin_sync` and `finish_sync` are for the disk."""
+    """One member of one shard, driven by `step`; `begin_sync` and `finish_sync` drive its disk."""
 
     def __init__(self, journal: Journal, incarnation: int, settings: Settings) -> None:
         self.journal = journal
@@ -145,24 +144,24 @@ class Replica:
             settings.limits,
         )
         self.halted: str | None = None
-        # What nobody had thought of, with its traceback.
+        # An unexpected exception, with its traceback.
         self.failure: Exception | None = None
         self._syncing = False
         self._head_at_tick = self._settled = journal.head
         self._wants_settling = False
         self._ticks = 0
         self._has_ballast = journal.hold_ballast()
-        # Whether an entry was refused for want of disk space since space was last freed.
+        # Whether an entry was refused on a full disk since space was last freed.
         self.was_full = self._others_are_full = False
         self._spare_bytes = min(_SPARE_BYTES, settings.journal.segment_bytes // 8)
         self._pulling: Pulling | None = None
-        # While there was no room for a snapshot, none is pulled.
+        # Ticks until the next pull after a snapshot found no room.
         self._no_room_ticks = 0
-        # What `entry` has read; dropped at each tick and whenever entries are replaced.
+        # The reader of `entry`; dropped at each tick and when entries are replaced.
         self._reader: SequentialReader | None = None
         self._serving = Serving(journal, settings.piece_bytes, settings.snapshot_ticks)
         self._outputs: list[Output] = []
-        # Effects not carried out yet: the answers among them are owed, also by a member that halts.
+        # Effects not carried out yet; a member that halts still gives the answers among them.
         self._left: Iterator[Effect] = iter(())
         self._results: dict[int, Result] = {}
         self._do: dict[type, Callable[[Any], None]] = {
@@ -185,12 +184,12 @@ class Replica:
         incarnation: int,
         settings: Settings = Settings(),  # noqa: B008
     ) -> Self:
-        """A member that knows nothing yet, on an empty disk."""
+        """Create a new member on an empty disk."""
         return cls(Journal.format(storage, shard, member, settings.journal), incarnation, settings)
 
     @classmethod
     def open(cls, storage: Storage, incarnation: int, settings: Settings = Settings()) -> Self:  # noqa: B008
-        """A member that was here before. Damaged: it has to come back with a new disk, by a swap."""
+        """Open an existing member. After Damaged it needs a new disk, by a swap."""
         return cls(Journal.open(storage, settings.journal), incarnation, settings)
 
     @property
@@ -198,7 +197,7 @@ class Replica:
         return self.journal.member
 
     def step(self, event: Event) -> list[Output]:
-        """What to do about `event`, in order."""
+        """The outputs of `event`, in order."""
         self._outputs = []
         if self.halted is None or asks_to_retire(event):
             self._guard(self._handle, event)
@@ -207,7 +206,7 @@ class Replica:
         return self._outputs
 
     def waits_for_disk(self, event: Event) -> bool:
-        """Whether a step about `event` may have to wait for a sync, and not only for its writes."""
+        """Whether a step with `event` may wait for a sync, not only for writes."""
         if type(event) is Receive:
             message = event.message
             if type(message) in _WAITING or message.epoch > self.node.epoch:
@@ -222,7 +221,7 @@ class Replica:
         return type(event) is Tick and self._is_shortening_due(self._ticks + 1)
 
     def _turn_away(self, event: Event) -> None:
-        """Whoever asks for something that was not begun."""
+        """Refuse the requests of an event that is not carried out."""
         if isinstance(event, Propose):
             self._outputs.extend(Refuse(each.tag, Reason.NOT_LEADER) for each in event.commands)
         elif isinstance(event, Read):
@@ -240,11 +239,11 @@ class Replica:
             self._tick()
 
     def _guard(self, call: Callable[[Any], None], argument: object) -> None:
-        """Whatever goes wrong, the member says nothing after it: memory and disk may differ by now."""
+        """Call, and halt on any error: memory and disk may differ after it."""
         try:
             call(argument)
         except (StorageRefused, Unsupported, BadState) as reason:
-            # What is on the disk is as good as before, for the next start.
+            # The data on disk is valid for the next start.
             self._halt(Halt(str(reason)))
         except (StorageFailed, Damaged) as reason:
             self._halt(Halt(str(reason), disk_lost=True))
@@ -256,20 +255,20 @@ class Replica:
 
     @property
     def sync_wanted(self) -> bool:
-        """Whether something waits for the disk and no sync is under way."""
+        """Whether something waits for the disk and no sync is running."""
         if self.halted is not None or self._syncing:
             return False
         return self._wants_settling or self.journal.synced < self.journal.head.index
 
     def begin_sync(self) -> Sync:
-        """The caller runs it, where it likes, and then calls `finish_sync`."""
+        """Begin a sync. The caller runs it in any thread and then calls `finish_sync`."""
         assert self.sync_wanted
         self._syncing = True
         settling, self._wants_settling = self._wants_settling, False
         return self.journal.begin_sync(settling)
 
     def finish_sync(self, sync: Sync) -> list[Output]:
-        """It has run."""
+        """Note that the sync has run; gives the outputs."""
         self._syncing = False
         self._outputs = []
         if self.halted is None:
@@ -280,8 +279,8 @@ class Replica:
         self._run(self.node.step(Synced(self.journal.end_sync(sync))))
 
     def sync_failed(self, reason: str, disk_lost: bool = True) -> list[Output]:
-        """It did not run through: what was written is unknown, so this member is of no more use. If it did
-        not even begin, the disk is not to blame, and the next start finds what is there."""
+        """Halt after a failed sync, because the state of written data is unknown. If the sync did not begin,
+        the disk is not at fault and the next start finds the synced data."""
         self._outputs = []
         self._halt(Halt(f"the disk did not sync: {reason}", disk_lost))
         return self._outputs
@@ -289,8 +288,8 @@ class Replica:
     def read(
         self, offset: int, max_bytes: int, most_entries: int = _MOST_READ
     ) -> list[tuple[int, Entry]] | OutOfRange:
-        """The batches that hold the committed records from `offset` on, each with the offset of its first:
-        those that fit, but one at least; none if there are none yet. It reads at most `most_entries`."""
+        """Batches with the committed records from `offset` on, each with the offset of its first record, as
+        far as they fit, at least one if there are any. Reads at most `most_entries` entries."""
         topic, reader = self.machine.part(Topic), SequentialReader(self.journal.read)
         batches: list[tuple[int, Entry]] = []
         while max_bytes > 0 and not (offset == topic.end and offset >= topic.start):
@@ -309,7 +308,7 @@ class Replica:
         return batches
 
     def make_room(self) -> None:
-        """Another shard has found the disk full: the next tick removes entries that are kept only for
+        """Note that another shard found the disk full: the next tick removes the entries kept only for
         followers."""
         self._others_are_full = True
 
@@ -323,10 +322,10 @@ class Replica:
             self._reader = None
             raise Corrupt(str(error)) from error
 
-    # What comes in.
+    # Events.
 
     def _admit(self, event: Event) -> bool:
-        """Whether there is room for what `event` writes; snapshots are dealt with here."""
+        """Whether there is room for the writes of `event`; handles messages about snapshots itself."""
         if type(event) is Propose:
             return self._admit_commands(event.commands)
         if type(event) is not Receive:
@@ -334,7 +333,7 @@ class Replica:
         message = event.message
         kind = type(message)
         if kind is m.AddEntriesRequest:
-            # A follower without room says nothing and is asked again; what it has needs no room.
+            # A follower without room does not answer and is asked again; entries that it has need no room.
             head = self.node.head.index
             new = [entry for entry in message.entries if entry.index > head]  # type: ignore[attr-defined]
             size = sum(len(entry.frame) for entry in new)
@@ -368,7 +367,7 @@ class Replica:
         return False
 
     def _reserve(self, size: int, freeing: bool) -> bool:
-        """Whether there is room. A little is kept for what makes room, or a full disk would stay full."""
+        """Reserve room; a part stays reserved for entries that free room, or a full disk would stay full."""
         if freeing:
             found = self.journal.reserve(size)
         else:
@@ -376,7 +375,7 @@ class Replica:
         self.was_full = self.was_full or not found
         return found
 
-    # What the protocol wants done.
+    # Effects of the protocol.
 
     def _run(self, effects: list[Effect]) -> None:
         outer = self._left
@@ -443,9 +442,9 @@ class Replica:
         self._settle_if_idle()
 
     def _shorten(self) -> None:
-        """Make a checkpoint if one is due, and remove the entries that it makes unnecessary."""
+        """Make a checkpoint if one is due, and remove unneeded entries."""
         no_room = self._has_no_room
-        # Others may say so again while the checkpoint is synced.
+        # Other shards may report it again while the checkpoint is synced.
         self._others_are_full = False
         self.was_full = self._is_checkpoint_due(no_room, self._ticks) and not self._checkpoint()
         kept = self._saved_needs if no_room else min(self._saved_needs, self._first_spare)
@@ -456,7 +455,7 @@ class Replica:
         return self.was_full or self._others_are_full
 
     def _is_shortening_due(self, ticks: int) -> bool:
-        """At the tick with this number, unless a snapshot is being read."""
+        """Whether to shorten the log at the tick with this number; not while a snapshot is read."""
         return self.halted is None and (self._has_no_room or self._is_checkpoint_due(False, ticks))
 
     def _is_checkpoint_due(self, no_room: bool, ticks: int) -> bool:
@@ -476,12 +475,12 @@ class Replica:
 
     @property
     def _first_spare(self) -> int:
-        """The first index of the entries that are kept for followers."""
+        """The first entry that is kept for followers."""
         newest = self.machine.applied + 1 - self.settings.spare_entries
         return max(newest, self.journal.first_of_newest(self.settings.spare_bytes))
 
     def _settle_if_idle(self) -> None:
-        """A tick after the last entry was synced, have the mark that says so on disk too."""
+        """Sync a mark one tick after the last entry was synced."""
         head = self.journal.head
         idle = head == self._head_at_tick and head.index == self.journal.synced and not self._syncing
         if idle and head != self._settled:
@@ -495,7 +494,7 @@ class Replica:
         return self.journal.checkpoint.index if self.journal.checkpoint else 0
 
     def _checkpoint(self) -> bool:
-        """Save the state, on a full disk in the room that was kept for it; whether that could be done."""
+        """Save the state, on a full disk in the reserved room; False if there is no room."""
         assert self.machine.applied <= self.journal.synced
         while True:
             try:
@@ -514,15 +513,16 @@ class Replica:
         machine = Machine(_Blocks(self.journal), self.settings.parts(self.settings.index_places))
         if self.journal.checkpoint is not None:
             machine.load(self.journal.checkpoint.state)
-        # The first entry that the state of the last checkpoint needs; a restart begins with that state.
+        # The first entry that the last checkpoint needs; a restart begins with it.
         self._saved_needs = machine.needed
         return machine
 
     # Snapshots.
 
     def _serve_snapshot(self, sender: str, message: m.ReadSnapshotRequest) -> None:
-        """A member that was left behind gets what there is: without it, nothing may ever be committed again.
-        A new one counts for what the old ensemble committed, so it gets the state that holds all of that."""
+        """Serve a piece to a follower. A follower that was left behind gets the last checkpoint at once,
+        because commits may depend on it. A new member gets a state with everything that the old ensemble
+        committed, because it will vote for that."""
         leading = self.node.leadership
         if leading is None or message.epoch != self.node.epoch:
             return
@@ -558,7 +558,7 @@ class Replica:
         except (StorageFull, BadSnapshot):
             pulling.drop()
             self._pulling = None
-            # Longer than the leader waits for pulls before it goes on with its own retention.
+            # Longer than the leader holds its retention back for a pull.
             self._no_room_ticks = 2 * self.settings.snapshot_ticks
             self._run(self.node.step(Abandoned()))
             return
@@ -572,12 +572,12 @@ class Replica:
 
 
 def _frees(kind: int, size: int) -> bool:
-    """Whether an entry of this kind and size makes room, or lets others do so."""
+    """Whether an entry of this kind and size frees room, directly or indirectly."""
     return kind in _FREEING and (kind != Kind.BRANCH_COMMIT or size <= _MOST_OF_A_COMMIT_BYTES)
 
 
 class _Blocks:
-    """The journal, as the state machine sees it."""
+    """The journal's blocks for the state machine."""
 
     def __init__(self, journal: Journal) -> None:
         self.write = journal.write_block

@@ -1,4 +1,5 @@
-"""The log on disk: segments of entries, a vow, checkpoints; read `journal` first, then `opening`."""
+"""The log on disk: segments of entries, a promise, checkpoints. Read `journal.py` first, then
+`recovery.py`."""
 
 from hawser.log.journal.checkpoints import Checkpoint
 from hawser.log.journal.errors import BadSnapshot, Damaged, Gone, NotFormatted, OtherVersion

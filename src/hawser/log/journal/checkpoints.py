@@ -1,8 +1,8 @@
 """Checkpoints, and the blocks of state that they list.
 
-A checkpoint says what the state was when everything through `index` had been applied, and which epochs wrote
-those entries. It is written under another name, synced, and renamed: there is always a whole one. Blocks are
-immutable files beside it; one that the last checkpoint does not list was never needed, or is not any more.
+A checkpoint has the state after entry `index` and the epochs of all entries up to it. It is written under
+another name, synced and renamed, so a whole one always exists. Blocks are immutable files beside it; a block
+that the last checkpoint does not list is not needed.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ __all__ = ["Blocks", "Checkpoint", "Record", "check_block", "load", "save"]
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The state behind entry `index`, and the names of the blocks that belong to it."""
+    """The state after entry `index`, and the names of its blocks."""
 
     index: int
     state: bytes
@@ -28,8 +28,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """A checkpoint as it lies on disk and travels in a snapshot. `listed` has each block's name and checksum,
-    so that none can stand for another."""
+    """A checkpoint on disk and in a snapshot. `listed` has each block's name and checksum, so that blocks
+    cannot be confused."""
 
     shard: str
     sequence: int
@@ -43,7 +43,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 
     @staticmethod
     def unpacked(data: bytes) -> "Record":
-        """Broken if it is not whole or makes no sense."""
+        """The checkpoint in these bytes; Broken if they are incomplete or invalid."""
         try:
             record = _decode(unseal(Magic.CHECKPOINT, data))
             record.epochs()
@@ -54,7 +54,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
         return record
 
     def epochs(self) -> Epochs:
-        """Of the entries 1 to `index`."""
+        """The epochs of entries 1 to `index`."""
         return Epochs(self.pairs, self.index)
 
     @property
@@ -70,7 +70,7 @@ _decode: Final = msgspec.msgpack.Decoder(Record).decode
 
 
 def load(storage: Storage, generation: int, shard: str) -> Record | None:
-    """The last durable one; None if there never was one, Damaged if it is not whole."""
+    """The last checkpoint; None without one, Damaged if it is not whole."""
     name = file_names.checkpoint_name(generation)
     if name not in storage.names():
         return None
@@ -84,13 +84,13 @@ def load(storage: Storage, generation: int, shard: str) -> Record | None:
 
 
 def save(storage: Storage, generation: int, record: Record) -> None:
-    """In place of the last one, durable when it returns; StorageFull changes nothing."""
+    """Replace the last checkpoint, durably; StorageFull changes nothing."""
     data = record.packed()
     new = file_names.new_checkpoint_name(generation)
     storage.create(new, len(data))
     storage.write(new, 0, data)
     storage.sync(new)
-    # The blocks' names must be certain before the name that lists them can be.
+    # The names of the blocks must be durable before the checkpoint that lists them.
     storage.sync_names()
     storage.rename(new, file_names.checkpoint_name(generation))
     storage.sync_names()
@@ -106,13 +106,13 @@ class Blocks:
         self._written: dict[str, int] = {}
 
     def write(self, name: str, data: bytes) -> None:
-        """Durable after `sync`. A name in the last checkpoint is taken; any other is replaced."""
+        """Write a block, durable after `sync`; replaces one that the last checkpoint does not list."""
         if name in self._listed:
             raise ValueError(f"block {name!r} is listed by the last checkpoint and cannot be written again")
         self.write_sealed(name, seal(Magic.BLOCK, data))
 
     def write_sealed(self, name: str, sealed: bytes) -> None:
-        """The same for a block that has its header already."""
+        """Write a block that already has its header."""
         file = file_names.block_name(self._generation, name)
         if self._written.pop(name, None) is not None:
             self._storage.remove(file)
@@ -137,7 +137,7 @@ class Blocks:
         return sealed
 
     def listing(self, wanted: Sequence[str]) -> tuple[tuple[str, int], ...]:
-        """Names with checksums, for a checkpoint; a ValueError names a block that was never written."""
+        """Names with checksums, for a checkpoint; ValueError for a block that was never written."""
         known = self._listed | self._written
         for name in wanted:
             if name not in known:
@@ -145,13 +145,13 @@ class Blocks:
         return tuple((name, known[name]) for name in wanted)
 
     def sync(self, wanted: Sequence[str]) -> None:
-        """What was written of these is on disk when this returns; their names are not."""
+        """Sync the contents of these blocks, but not their names."""
         for name in wanted:
             if name in self._written:
                 self._storage.sync(file_names.block_name(self._generation, name))
 
     def keep(self, record: Record) -> None:
-        """This is the last checkpoint; blocks that it does not list are removed."""
+        """Make this the last checkpoint and remove the blocks it does not list."""
         listed = dict(record.listed)
         for name in self._listed | self._written:
             if name not in listed:
@@ -161,7 +161,7 @@ class Blocks:
 
 
 def check_block(sealed: bytes, checksum: int) -> None:
-    """Broken if this is not the whole block with that checksum."""
+    """Raises Broken unless this is the whole block with that checksum."""
     if len(unseal(Magic.BLOCK, sealed)) + HEADER_BYTES != len(sealed):
         raise Broken("there are bytes behind its end")
     if checksum_of(sealed) != checksum:

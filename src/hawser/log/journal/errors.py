@@ -1,4 +1,4 @@
-"""What can be wrong with a journal, told to whoever has to mend it."""
+"""Errors of a journal."""
 
 from hawser.errors import Corrupt, NotFound, Rejected, SettingsMismatch
 
@@ -6,19 +6,16 @@ __all__ = ["BadSnapshot", "Damaged", "Gone", "NotFormatted", "OtherVersion"]
 
 
 class NotFormatted(NotFound):
-    """There is no journal here."""
+    """The directory has no journal."""
 
 
 class OtherVersion(SettingsMismatch):
-    """The journal was written in a format that this version does not know."""
+    """The journal has a format that this version does not know."""
 
 
 class Damaged(Corrupt):
-    """Bytes that were once on disk are not there any more, or are others.
-
-    `file` and `byte` say where, `index` which entry is the first one concerned (0 if none is), `reason` what
-    was found.
-    """
+    """Bytes that were synced are missing or changed, at `byte` of `file`; `index` is the first entry
+    affected, or 0."""
 
     def __init__(self, file: str, byte: int, index: int, reason: str) -> None:
         entry = f" (entry {index})" if index else ""
@@ -33,8 +30,8 @@ class Damaged(Corrupt):
 
 
 class Gone(NotFound):
-    """What this snapshot consisted of was replaced or removed; begin with a new one."""
+    """Files of this snapshot were replaced or removed; begin a new one."""
 
 
 class BadSnapshot(Rejected, ValueError):
-    """The pieces received are not a snapshot of this shard; the log is as it was."""
+    """The received pieces are not a snapshot of this shard; the log is unchanged."""

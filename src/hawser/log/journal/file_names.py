@@ -1,7 +1,7 @@
 """The names of a journal's files.
 
-All but the vow carry the number of a generation. An installed snapshot is a new generation; the vow says
-which one counts, and files of any other are left over from something that was interrupted.
+All but the promise (`vow`) have the number of a generation. An installed snapshot begins a new generation.
+The promise names the valid one; files of other generations are left over from an interruption.
 """
 
 import re
@@ -20,7 +20,7 @@ _BLOCK: Final = re.compile(r"(block)-([0-9a-f]{8})-([A-Za-z0-9_-]{1,100})()")
 
 
 class FileName(NamedTuple):
-    """What a file's name says: `rest` is a segment's first index in hexadecimal, or a block's name."""
+    """A parsed file name: `rest` is a segment's first index in hexadecimal, or a block's name."""
 
     kind: str
     generation: int
@@ -37,12 +37,12 @@ def checkpoint_name(generation: int) -> str:
 
 
 def new_checkpoint_name(generation: int) -> str:
-    """The name under which it is written before it replaces the last one."""
+    """The name of a checkpoint until it replaces the last one."""
     return f"checkpoint-{generation:08x}.new"
 
 
 def block_name(generation: int, name: str) -> str:
-    """Letters, digits, `-` and `_`, at most 100 of them."""
+    """The file of the block with this name: letters, digits, `-` and `_`, at most 100."""
     file = f"block-{generation:08x}-{name}"
     if not _BLOCK.fullmatch(file):
         raise ValueError(f"a block cannot be named {name!r}: letters, digits, '-' and '_', at most 100")
@@ -50,7 +50,7 @@ def block_name(generation: int, name: str) -> str:
 
 
 def parse(name: str) -> FileName | None:
-    """What the name says; None if it is no name of a journal's file."""
+    """The parsed name; None if it is not a journal's file."""
     for pattern in (_SEGMENT, _CHECKPOINT, _BLOCK):
         if match := pattern.fullmatch(name):
             return FileName(match[1], int(match[2], 16), match[3], bool(match[4]))

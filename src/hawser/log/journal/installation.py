@@ -1,5 +1,6 @@
-"""Taking in a snapshot: everything of a new generation is written and synced beside the old, then one write
-of the vow makes it the log. A crash before that leaves the old log, one after it the new."""
+"""Installation of a snapshot: the files of a new generation are written and synced beside the old ones, then
+one write of the promise makes them the log. A crash before that write leaves the old log, a crash after it
+the new one."""
 
 import struct
 from collections.abc import Callable
@@ -27,8 +28,8 @@ _decode_manifest: Final = msgspec.msgpack.Decoder(Manifest).decode
 
 
 class Installation:
-    """Pieces go in with `put`, in order; then `finish` or `drop`. BadSnapshot from any of them means that the
-    pieces are of no use: drop it. So does StorageFull."""
+    """Pass the pieces to `put`, in order, then call `finish` or `drop`. After BadSnapshot or StorageFull,
+    call `drop`."""
 
     def __init__(
         self,
@@ -56,11 +57,11 @@ class Installation:
 
     @property
     def index(self) -> int | None:
-        """Where the snapshot ends; None while that is not known."""
+        """The index at which the snapshot ends; None while it is not known."""
         return None if self._manifest is None else self._manifest.index
 
     def put(self, part: int, position: int, data: bytes, last: bool, done: bool) -> None:
-        """The next piece; `last` closes its part, `done` the snapshot."""
+        """Take the next piece; `last` ends its part, `done` the snapshot."""
         assert not self.is_over
         if self._is_done or (part, position) != (self._part, self._position):
             at = f"part {part} at {position}"
@@ -82,7 +83,7 @@ class Installation:
         self._is_done = done
 
     def finish(self, promise: Promise) -> None:
-        """The snapshot is the log from now on, and this the vow, as one and durably."""
+        """Make the snapshot the log and this the promise, atomically and durably."""
         assert not self.is_over
         record = self._record
         if not self._is_done or record is None or self._next_index() != record.index + 1:
@@ -97,7 +98,7 @@ class Installation:
         self._switch(self, promise, Log(self._segments, record.epochs(), record))
 
     def drop(self) -> None:
-        """Forget it; the log is as it was."""
+        """Remove the pieces; the log is unchanged."""
         if self.is_over:
             return
         self.is_over = True
@@ -135,7 +136,7 @@ class Installation:
         return self._segments[-1].last + 1 if self._segments else self._manifest.first
 
     def _take_entries(self) -> None:
-        """Write the frames that have arrived whole."""
+        """Write the frames that have arrived completely."""
         assert self._record is not None
         start = 0
         index = self._next_index()

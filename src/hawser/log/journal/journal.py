@@ -1,18 +1,18 @@
-"""The log of one member of a shard on its disk: `hawser.log.journal.recovery` says how it survives a crash.
+"""The journal: the log of one member of a shard on its disk. `recovery.py` describes how it survives a crash.
 
-The caller's contract. Entries are appended in order, and count as durable up to `synced` and no further. One
-sync is under way at a time, beside anything but `destroy`: whoever begins it has its files synced, and says
-when that is done. Every call comes from one thread; the last before the program ends is `settle`, or the
-syncs of `settling`. `append` writes only where room is reserved, so of all calls only `append` without
-`reserve`, `write_block`, `save_checkpoint` and installing can raise StorageFull, and leave the journal as it
-was. After StorageFailed nothing can be said of what was not synced: stop, and open it again.
+Contract. Entries are appended in order and are durable up to `synced`. One sync runs at a time, beside any
+call but `destroy`: begin it, run it, then end it. All calls come from one thread; the last ones before the
+program ends are `settle`, or the syncs of `settling`. `append` writes into reserved room only, so StorageFull
+can come only from `append` without `reserve`, `write_block`, `save_checkpoint` and an installation, and
+leaves the journal unchanged. After StorageFailed the state of unsynced data is unknown: stop and open the
+journal again.
 
 Invariants:
 
 1. Entries `first` to `head.index` are in the segments, in order and without a gap.
-2. Everything through `synced` is on disk; what a mark on disk covers was synced before it was written.
+2. Everything through `synced` is on disk; entries that a mark covers were synced before it was written.
 3. `first` - 1 <= `checkpoint.index` <= `synced` <= `head.index`, with 0 for no checkpoint.
-4. Behind the last frame of the last segment there are zeros, and durably so but for what a crash may undo.
+4. Behind the last frame of the last segment there are zeros, durably except for writes that a crash may undo.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,10 +41,10 @@ _FIRST_GENERATION: Final = 1
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """`segment_bytes` is the room for frames in a segment; a batch that is larger gets one of its own size.
-    `tail_bytes` of the newest entries are kept in memory for reading; `ballast_bytes` of the disk are kept
-    for a checkpoint when it is full. One sync in `syncs_a_mark` is noted on disk; what was synced since then
-    and lost by the disk is, after a crash, taken for a torn tail."""
+    """`segment_bytes` is the room for frames in a segment; a larger batch gets a segment of its own size. The
+    newest `tail_bytes` of entries are kept in memory for readers. `ballast_bytes` of the disk are reserved
+    for a checkpoint on a full disk. One sync in `syncs_a_mark` writes a mark; entries synced since the last
+    mark and then lost by the disk look like a torn tail after a crash."""
 
     segment_bytes: int = 64 << 20
     tail_bytes: int = 8 << 20
@@ -60,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Sync:
-    """One sync of everything that was written before it was begun."""
+    """One sync of everything written before it began."""
 
     __slots__ = ("index", "segments")
 
@@ -70,22 +70,22 @@ class Sync:
 
     @property
     def names(self) -> list[str]:
-        """The files that are to be synced, the older first: by `run`, or while other calls go on."""
+        """The files to sync, the older first."""
         return [segment.name for segment in self.segments]
 
     def run(self) -> None:
-        """Return when it is on disk."""
+        """Sync the files."""
         for segment in self.segments:
             try:
                 segment.storage.sync(segment.name)
             except FileNotFoundError:
-                # A truncation may remove a segment under way; then nothing in it counts.
+                # A truncation may remove a segment meanwhile; its content then does not matter.
                 if not segment.is_removed:
                     raise
 
 
 class Journal:
-    """See the top of the file; made by `format` and `open`."""
+    """The journal of one member; `format` and `open` make one."""
 
     def __init__(
         self, storage: Storage, settings: Settings, promises: PromiseFile, log: recovery.Log
@@ -99,7 +99,7 @@ class Journal:
 
     @classmethod
     def format(cls, storage: Storage, shard: str, member: str, settings: Settings | None = None) -> Self:
-        """An empty journal, durable when this returns; FileExistsError if the storage holds one."""
+        """Create an empty journal, durably; FileExistsError if there is one."""
         identity = Identity(shard, member).check()
         if file_names.PROMISE in storage.names():
             raise FileExistsError("there is a journal here; open it, or destroy it first")
@@ -112,7 +112,7 @@ class Journal:
 
     @classmethod
     def open(cls, storage: Storage, settings: Settings | None = None) -> Self:
-        """What is there, mended after a crash, and on disk when this returns.
+        """Open a journal, repaired after a crash and synced.
 
         Raises NotFormatted, OtherVersion, or Damaged if something that was synced is lost."""
         promises = recovery.open_promise(storage)
@@ -155,26 +155,26 @@ class Journal:
 
     @property
     def first(self) -> int:
-        """The first entry that is still there; head.index + 1 if none is."""
+        """The first entry that is kept; head.index + 1 without one."""
         return self._segments.first
 
     def save_promise(self, promise: Promise) -> None:
-        """Durable when it returns; a full disk cannot stop it."""
-        assert promise.epoch >= self.promise.epoch, "a vow is never taken back"
+        """Store the promise, durably; works on a full disk."""
+        assert promise.epoch >= self.promise.epoch, "a promise is never taken back"
         self._promises.save(promise=promise)
 
     def reserve(self, size: int) -> bool:
-        """Whether there is room for frames of so many bytes in all. If so, it is this journal's until they
-        are appended or truncated; if not, nothing has changed."""
+        """Reserve room for frames of this size in all; False without room, and then nothing has changed. The
+        room stays reserved until frames are appended or truncated."""
         return self._segments.reserve(size)
 
     @property
     def room_bytes(self) -> int:
-        """As many bytes of frames fit into the segment that is being written."""
+        """The bytes of frames that still fit into the active segment."""
         return self._segments.active.room
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Written, not synced. They follow the head; StorageFull if there is no room, and none is written."""
+        """Write entries that follow the head, without a sync; StorageFull writes none."""
         if not entries:
             return
         data = b"".join([entry.frame for entry in entries])
@@ -185,7 +185,8 @@ class Journal:
         self._tail.add(entries, len(data))
 
     def _note(self, entries: Sequence[Entry]) -> None:
-        """Check that they follow the head, and keep their epochs and places: the hot loop of a journal."""
+        """Check that the entries follow the head, and note their epochs and places. The journal's hot
+        loop."""
         active = self._segments.active
         start = active.end
         next_place = active.next_place
@@ -205,14 +206,14 @@ class Journal:
         self.epochs.extend_through(epoch, index)
 
     def begin_sync(self, with_marks: bool = False) -> Sync:
-        """A sync of everything appended so far, and if wanted of the marks that were written: call its `run`,
-        then `end_sync`. Nothing is written here."""
+        """Begin a sync of all appended entries, and optionally of written marks. Call its `run`, then
+        `end_sync`."""
         assert self._sync_under_way is None, "one sync at a time"
         self._sync_under_way = sync = Sync(self.head.index, self._segments.take_dirty(with_marks))
         return sync
 
     def end_sync(self, sync: Sync) -> int:
-        """`sync.run` has returned; the new `synced`."""
+        """Note that `sync.run` has returned; gives the new `synced`."""
         assert self._sync_under_way is sync
         self._sync_under_way = None
         self.synced = max(self.synced, sync.index)
@@ -220,22 +221,22 @@ class Journal:
         return self.synced
 
     def sync(self, with_marks: bool = False) -> int:
-        """Everything appended is on disk when this returns; the new `synced`."""
+        """Sync everything appended; gives the new `synced`."""
         sync = self.begin_sync(with_marks)
         sync.run()
         return self.end_sync(sync)
 
     def mark(self) -> None:
-        """Write marks that say how far the log is on disk, and do not wait for their turn."""
+        """Write marks with the synced index now, before their turn."""
         self._segments.write_marks(self.synced)
 
     def settle(self) -> None:
-        """Sync, and make the mark that says so durable too. For when there is nothing else to do."""
+        """Sync the entries and then a mark that covers them; for an idle journal."""
         for sync in self.settling():
             sync.run()
 
     def settling(self) -> Iterator[Sync]:
-        """As `settle`: syncs that have to be run one behind the other, each before the next is asked for."""
+        """As `settle`, as a series of syncs; run each before the next is requested."""
         for with_marks in (False, True):
             sync = self.begin_sync(with_marks)
             yield sync
@@ -244,16 +245,15 @@ class Journal:
                 self.mark()
 
     def read(self, first: int, last: int, max_bytes: int) -> list[Entry]:
-        """Entries `first` to `last`, or the first of them that fit into `max_bytes`, but one at least.
-
-        Each is checked; Damaged names the first that is not whole."""
+        """Entries `first` to `last` as far as they fit into `max_bytes`, at least one. Damaged names the
+        first entry that is not whole."""
         assert self.first <= first <= last <= self.head.index
         if first >= self._tail.first:
             return self._tail.read(first, last, max_bytes)
         return self._segments.read(first, last, max_bytes, self.epochs)
 
     def truncate(self, index: int) -> None:
-        """Entry `index` is the head, durably when this returns. What a checkpoint covers cannot be cut."""
+        """Make entry `index` the head, durably. Entries that a checkpoint covers cannot be cut."""
         assert index >= max(self.first - 1, self.checkpoint.index if self.checkpoint else 0)
         if index >= self.head.index:
             return
@@ -265,7 +265,7 @@ class Journal:
             self._sync_under_way.index = min(self._sync_under_way.index, index)
 
     def retain(self, first: int) -> int:
-        """Remove the segments that hold nothing from `first` on and that the checkpoint covers; the new
+        """Remove segments that the checkpoint covers and that have no entry from `first` on; gives the new
         `first`."""
         covered = self.checkpoint.index if self.checkpoint else 0
         unneeded = self._segments.take_unneeded(min(first - 1, covered))
@@ -276,20 +276,20 @@ class Journal:
         return self.first
 
     def first_of_newest(self, size: int) -> int:
-        """Where the newest segments begin that hold at least so many bytes of entries; `first` if all of them
-        do not hold more."""
+        """The first entry of the newest segments with at least `size` bytes of entries; `first` if all
+        segments have less."""
         return self._segments.first_of_newest(size)
 
     def bytes_behind(self, index: int) -> int:
-        """Bytes of entries in the segments that begin behind `index`."""
+        """The bytes of entries in segments that begin behind `index`."""
         return self._segments.bytes_behind(index)
 
     def bytes_before(self, index: int) -> int:
-        """Bytes of entries in the segments that end before `index`, without the segment being written."""
+        """The bytes of entries in segments that end before `index`, without the active segment."""
         return self._segments.bytes_before(index)
 
     def hold_ballast(self) -> bool:
-        """Keep some room for a checkpoint on a full disk; whether it is kept."""
+        """Reserve room for a checkpoint on a full disk; False without room."""
         if file_names.BALLAST in self._storage.names():
             return True
         try:
@@ -299,20 +299,20 @@ class Journal:
         return True
 
     def drop_ballast(self) -> None:
-        """Give that room back to the disk."""
+        """Free the reserved room."""
         if file_names.BALLAST in self._storage.names():
             self._storage.remove(file_names.BALLAST)
 
     def write_block(self, name: str, data: bytes) -> None:
-        """A piece of state beside the next checkpoint, and durable with it if that lists it."""
+        """Write a block of state; it becomes durable with the next checkpoint that lists it."""
         self._blocks.write(name, data)
 
     def read_block(self, name: str) -> bytes:
-        """Checked; Damaged if it is not whole."""
+        """Read a block; Damaged if it is not whole."""
         return self._blocks.read(name)
 
     def save_checkpoint(self, index: int, state: bytes, blocks: Sequence[str]) -> None:
-        """In place of the last one, as a whole, durable when this returns. Blocks it does not list go."""
+        """Replace the last checkpoint, atomically and durably; removes blocks that it does not list."""
         assert self.first - 1 <= index <= self.synced
         assert self.checkpoint is None or index >= self.checkpoint.index
         listed = self._blocks.listing(blocks)
@@ -327,7 +327,7 @@ class Journal:
         self._blocks.keep(record)
 
     def snapshot(self) -> Snapshot:
-        """Of the last checkpoint, which there must be, with the entries that are kept."""
+        """A snapshot of the last checkpoint, which must exist, and the kept entries."""
         assert self._record is not None, "a snapshot needs a checkpoint"
         record, first = self._record, self.first
         owner = f"{self.shard} {self.member}"
@@ -340,7 +340,8 @@ class Journal:
         )
 
     def begin_install(self) -> Installation:
-        """Takes the pieces of a snapshot; the log is not touched before `finish`. Ends an earlier one."""
+        """Begin to install a snapshot, instead of an earlier installation; the log is unchanged until
+        `finish`."""
         if self._installation is not None:
             self._installation.drop()
         self._installation = Installation(
@@ -353,7 +354,7 @@ class Journal:
         return self._installation
 
     def _switch(self, installation: Installation, promise: Promise, log: recovery.Log) -> None:
-        """A snapshot is on disk: make it the log."""
+        """Make the installed snapshot the log."""
         assert installation is self._installation and promise.epoch >= self.promise.epoch
         self._promises.save(promise=promise, generation=installation.generation, first=log.segments[0].first)
         self._installation = None
@@ -365,9 +366,7 @@ class Journal:
         recovery.remove_leftovers(self._storage, installation.generation, log.record)
 
     def verify(self) -> Iterator[str]:
-        """Check every byte that is kept, file by file; yields each file's name once it is found whole.
-
-        Damaged names the first that is not."""
+        """Check all files; yields the name of each one that is whole. Damaged names the first that is not."""
         PromiseFile.open(self._storage)
         yield file_names.PROMISE
         pairs = self._pairs_before_first()
@@ -389,7 +388,7 @@ class Journal:
         return epochs.pairs()
 
     def destroy(self) -> None:
-        """Remove everything, durably; this object is of no use any more."""
+        """Remove all files, durably; the object is unusable afterwards."""
         self._promises.save(generation=0)
         recovery.remove_leftovers(self._storage, 0, None)
         self.drop_ballast()

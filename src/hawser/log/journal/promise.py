@@ -1,10 +1,10 @@
-"""The vow of a member on disk, with whose journal it is, which generation of files counts, and which entry is
-the first that must be there.
+"""The promise of a member on disk (the file `vow`), with the journal's owner, the valid generation of files,
+and the first entry that must exist.
 
-The file has two slots, a page each, so that a torn write spoils one at most. A promise goes to the first
-slot, is synced, then goes to the second and is synced again. Power loss leaves the old or the new one; a
-flipped bit in one slot leaves the other. The room is reserved when the journal is formatted: a full disk
-cannot stop a promise.
+The file has two slots of a page each, so a torn write damages at most one. A promise is written to the first
+slot and synced, then to the second and synced again. Power loss leaves the old or the new promise; a flipped
+bit in one slot leaves the other. The room is reserved when the journal is formatted, so a full disk cannot
+prevent a promise.
 """
 
 from typing import Final, Self
@@ -25,13 +25,13 @@ _MAX_NAME_BYTES: Final = 1000
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True):
-    """Whose journal this is."""
+    """The owner of a journal."""
 
     shard: str
     member: str
 
     def check(self) -> Self:
-        """Itself, or a ValueError that says why no journal can have it."""
+        """The identity itself; ValueError if it is invalid."""
         for what, name in (("shard", self.shard), ("member", self.member)):
             if not 0 < len(name.encode()) <= _MAX_NAME_BYTES:
                 raise ValueError(f"the name of a {what} has 1 to {_MAX_NAME_BYTES} bytes, not {name!r}")
@@ -50,7 +50,7 @@ _decode: Final = msgspec.msgpack.Decoder(_Body).decode
 
 
 class PromiseFile:
-    """What is in the file; `generation` 0 means that the journal is being destroyed."""
+    """The content of the file; `generation` 0 means that the journal is being destroyed."""
 
     def __init__(self, storage: Storage, body: _Body) -> None:
         self._storage = storage
@@ -58,7 +58,7 @@ class PromiseFile:
 
     @classmethod
     def create(cls, storage: Storage, identity: Identity, generation: int) -> Self:
-        """Durable when it returns; under its own name only when it is whole."""
+        """Create the file durably; it gets its name once it is whole."""
         promises = cls(storage, _Body(1, identity, generation, 1, Promise()))
         storage.create(file_names.NEW_PROMISE, _SLOTS * _SLOT_BYTES)
         promises._write_slots(file_names.NEW_PROMISE)
@@ -68,7 +68,7 @@ class PromiseFile:
 
     @classmethod
     def open(cls, storage: Storage) -> Self:
-        """The newest of the slots that are whole; both are alike when it returns."""
+        """Open the newest whole slot, and make both equal."""
         if (size := storage.size(file_names.PROMISE)) != _SLOTS * _SLOT_BYTES:
             raise Damaged(file_names.PROMISE, 0, 0, f"it has {size} bytes, not {_SLOTS * _SLOT_BYTES}")
         slots = [storage.read(file_names.PROMISE, slot * _SLOT_BYTES, _SLOT_BYTES) for slot in range(_SLOTS)]
@@ -103,7 +103,7 @@ class PromiseFile:
         return self._body.promise
 
     def save(self, **changes: Promise | int) -> None:
-        """Change `promise`, `generation`, `first`, all at once; durable when it returns."""
+        """Change `promise`, `generation` and `first` atomically and durably."""
         sequence = self._body.sequence + 1
         self._body = msgspec.structs.replace(self._body, sequence=sequence, **changes)
         self._write_slots(file_names.PROMISE)

@@ -1,4 +1,4 @@
-"""Reading entries: the newest from memory, the others from their segment, checked."""
+"""Readers of entries: the newest from memory, the others checked from their segment."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -15,12 +15,12 @@ __all__ = ["SequentialReader", "Tail", "read_segment"]
 _LENGTH_AND_INDEX: Final = struct.Struct("<4xI8xQ")
 _CHUNK_BYTES: Final = 32 << 10
 _MOST_RUN_BYTES: Final = 1 << 20
-# An entry so close behind a run continues it: the ones between are of other kinds.
+# An entry this close behind the last one continues a sequential read; the entries between are of other kinds.
 _NEAR: Final = 16
 
 
 class Tail:
-    """The newest entries, as many as `limit` bytes hold: followers and readers are rarely further behind."""
+    """The newest `limit` bytes of entries; followers and readers are rarely further behind."""
 
     __slots__ = ("first", "_bytes", "_entries", "_limit")
 
@@ -31,14 +31,14 @@ class Tail:
         self._entries: list[Entry] = []
 
     def add(self, entries: Sequence[Entry], size: int) -> None:
-        """They follow the last one; `size` is that of their frames."""
+        """Add the next entries, whose frames have `size` bytes."""
         self._entries.extend(entries)
         self._bytes += size
         if self._bytes > self._limit:
             self._shrink()
 
     def _shrink(self) -> None:
-        # Down to half the limit, so that a long list is moved up once for many entries.
+        # Shrinks to half the limit, so that the list is moved once for many entries.
         dropped = 0
         while self._bytes > self._limit // 2:
             self._bytes -= len(self._entries[dropped].frame)
@@ -57,7 +57,7 @@ class Tail:
         return chosen
 
     def cut(self, index: int) -> None:
-        """Entry `index` is the last one."""
+        """Make entry `index` the last one."""
         if index < self.first:
             self._entries.clear()
             self._bytes = 0
@@ -69,8 +69,8 @@ class Tail:
 
 
 class SequentialReader:
-    """Single entries by their indices. While these go up without large gaps, more and more entries are read
-    at once. `count` is how many were read, used or not."""
+    """Reads single entries by index. While indices go up without large gaps, it reads more and more entries
+    at once. `count` is the number of entries read, used or not."""
 
     __slots__ = ("_read", "_run", "_size", "count")
 
@@ -81,11 +81,11 @@ class SequentialReader:
         self.count = 0
 
     def holds(self, index: int) -> bool:
-        """Whether entry `index` was read with the last one."""
+        """Whether entry `index` was read ahead."""
         return bool(self._run) and self._run[0].index <= index <= self._run[-1].index
 
     def entry(self, index: int, last: int) -> Entry:
-        """Entry `index`; none behind entry `last` is read."""
+        """Entry `index`; reads ahead up to entry `last`."""
         run = self._run
         if not self.holds(index):
             is_near = bool(run) and 0 < index - run[-1].index <= _NEAR
@@ -100,14 +100,14 @@ class SequentialReader:
         except (Damaged, StorageFailed):
             if self._size == 1:
                 raise
-            # Perhaps another one of the run is damaged.
+            # An entry read ahead may be the damaged one.
             self._size = 1
             return self._read(index, index, 1)
 
 
 def read_segment(segment: Segment, first: int, last: int, max_bytes: int, epochs: Epochs) -> list[Entry]:
-    """Entries `first` to `last` of a segment as far as they fit into `max_bytes`, one at least; Damaged if
-    one is not whole or not the one that was written there."""
+    """Entries `first` to `last` of a segment as far as they fit into `max_bytes`, at least one; Damaged if
+    one is incomplete or another one than was written."""
     entries: list[Entry] = []
     size = 0
     index, start = segment.place_before(first)
@@ -144,7 +144,7 @@ def read_segment(segment: Segment, first: int, last: int, max_bytes: int, epochs
 
 
 def _more(segment: Segment, index: int, start: int, wanted: int) -> bytes:
-    """The bytes of the segment from `start` on: a chunk of them, or as many as are wanted."""
+    """The bytes of the segment from `start` on: a chunk, or `wanted` bytes."""
     size = min(max(wanted, _CHUNK_BYTES), segment.end - start)
     data = segment.storage.read(segment.name, start, size)
     if len(data) < size or size < HEADER_BYTES:

@@ -1,18 +1,16 @@
-"""What a journal does when it is opened after anything at all: find what is whole, mend what may be mended.
-
-What a crash can leave, and what becomes of it:
+"""Recovery of a journal when it is opened: it checks all files and repairs what a crash can leave.
 
 | found                                                | means                          | then         |
 |------------------------------------------------------|--------------------------------|--------------|
 | files of another generation, or being written        | interrupted, or not finished   | removed      |
-| segments before the first that the vow names         | their removal was interrupted  | removed      |
+| segments before the first that the promise names     | their removal was interrupted  | removed      |
 | a bad last segment without a byte of frames          | its creation was interrupted   | removed      |
 | no whole frame at an index above every durable mark  | never synced, or truncated     | cut there    |
 | bytes that are not zero behind the last frame        | the same                       | zeroed       |
-| slots of the vow that differ                         | a promise was interrupted      | made alike   |
+| slots of the promise that differ                     | a promise was interrupted      | made equal   |
 
-Anything else is damage: no power loss leaves it. The mark is the highest of all segments and of the
-checkpoint: what it covers was on disk once.
+Anything else is damage, which a power loss cannot leave. The mark is the highest one of all segments and the
+checkpoint; everything that it covers was on disk once.
 """
 
 import struct
@@ -42,7 +40,7 @@ __all__ = [
 
 
 class Log(NamedTuple):
-    """What is in a journal's files: whole, all that was behind it cleared, not synced yet."""
+    """A journal's checked content; everything behind it is cleared, without a sync yet."""
 
     segments: list[Segment]
     epochs: Epochs
@@ -50,7 +48,7 @@ class Log(NamedTuple):
 
 
 def open_promise(storage: Storage) -> PromiseFile:
-    """NotFormatted if there is no journal, Damaged if there must have been one."""
+    """Open the promise; NotFormatted without a journal, Damaged if there must have been one."""
     if file_names.PROMISE not in storage.names():
         check_unformatted(storage)
         raise NotFormatted("there is no journal here; format one, or look for the right directory")
@@ -64,7 +62,7 @@ def open_promise(storage: Storage) -> PromiseFile:
 
 
 def check_unformatted(storage: Storage) -> None:
-    """Damaged if a journal's vow is gone while entries are left."""
+    """Raises Damaged if the promise is missing and entries are there."""
     for name in storage.names():
         parsed = file_names.parse(name)
         if parsed is None or parsed.kind != "log":
@@ -75,8 +73,7 @@ def check_unformatted(storage: Storage) -> None:
 
 
 def remove_leftovers(storage: Storage, generation: int, record: Record | None) -> None:
-    """Remove what is not of this generation, and blocks that its checkpoint does not list; durable when it
-    returns."""
+    """Remove files of other generations and blocks that the checkpoint does not list, durably."""
     blocks = record.blocks if record else ()
     found = False
     for name in storage.names():
@@ -96,7 +93,7 @@ def remove_leftovers(storage: Storage, generation: int, record: Record | None) -
 
 
 def open_log(storage: Storage, promises: PromiseFile) -> Log:
-    """Everything of this generation, mended; Damaged if that would lose something that was synced."""
+    """Open and repair the log of this generation; Damaged if a repair would lose synced data."""
     identity, generation = promises.identity, promises.generation
     firsts = sorted(
         int(parsed.rest, 16)
@@ -127,7 +124,7 @@ def open_log(storage: Storage, promises: PromiseFile) -> Log:
 
 
 def _load_checkpoint(storage: Storage, generation: int, shard: str, first: int) -> Record | None:
-    """The checkpoint; a damaged one is given up where the log can replace it."""
+    """The checkpoint; a damaged one is discarded if the log can replace it."""
     try:
         record = checkpoints.load(storage, generation, shard)
         for block in record.blocks if record else ():
@@ -146,7 +143,7 @@ def _load_checkpoint(storage: Storage, generation: int, shard: str, first: int) 
 def _open_segments(
     storage: Storage, identity: Identity, generation: int, firsts: list[int], covered: int
 ) -> list[Segment]:
-    """All of them, without their entries. One whose creation was interrupted is the last, and empty."""
+    """Open all segments without their entries. One whose creation was interrupted is the last, and empty."""
     segments: list[Segment] = []
     for first in firsts:
         try:
@@ -170,7 +167,7 @@ def _scan_and_mend(segments: list[Segment], mark: int, pairs: list[tuple[int, in
             continue
         if stop.is_order or stop.index <= mark:
             raise Damaged(segment.name, stop.byte, stop.index, stop.reason)
-        # The last one first: what is left is a log at every moment.
+        # The last one first, so that the rest is a valid log at every moment.
         while len(segments) > place + 1:
             segments.pop().remove()
         segment.clear_rest()
@@ -178,7 +175,7 @@ def _scan_and_mend(segments: list[Segment], mark: int, pairs: list[tuple[int, in
 
 
 def _check_agreement(segments: list[Segment], epochs: Epochs, record: Record) -> None:
-    """The log and the checkpoint tell the same story as far as both go."""
+    """Check that the log and the checkpoint agree as far as both go."""
     assert record.index <= epochs.head.index  # the mark covers it
     told = epochs.copy()
     told.cut(record.index)
@@ -194,10 +191,8 @@ _NO_LIMIT: Final = 1 << 64
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Where a scan ended: the entry it would have read next, its byte, and why it was not read.
-
-    `is_order` is true if a whole frame is there that cannot follow the one before it: no crash does that.
-    """
+    """Where a scan ended: the next entry, its byte, and why it was not read. `is_order` is true for a whole
+    frame that cannot follow the one before it, which no crash causes."""
 
     index: int
     byte: int
@@ -208,8 +203,7 @@ class Stop(msgspec.Struct, frozen=True):
 def scan(segment: Segment, last: int | None, pairs: list[tuple[int, int]]) -> Stop | None:
     """Read a segment's frames through entry `last`, or as far as there are any; None if `last` was reached.
 
-    Tells the segment its places and its end, and adds to `pairs` (epoch, first index) for each epoch that is
-    above the last one in there.
+    Sets the segment's places and end, and adds (epoch, first index) to `pairs` for each new epoch.
     """
     limit = _NO_LIMIT if last is None else last
     want = _CHUNK_BYTES
@@ -232,7 +226,7 @@ def scan(segment: Segment, last: int | None, pairs: list[tuple[int, int]]) -> St
 
 
 def _walk(segment: Segment, data: bytes, limit: int, pairs: list[tuple[int, int]]) -> Stop | None:
-    """Check the frames that are whole in `data`, which begins at the segment's end."""
+    """Check the whole frames in `data`, which begins at the segment's known end."""
     start = segment.end
     index = segment.last + 1
     epoch = pairs[-1][0] if pairs else 0

@@ -1,12 +1,12 @@
-"""A piece of data that tells by itself whether it is whole: vows, segment headers, checkpoints, blocks.
+"""Sealed data with a checksum: the promise, segment headers, checkpoints, blocks.
 
-    0   magic                             8 bytes, says what it is
-    8   crc32c of everything behind it    u32
+    0   magic                             8 bytes, the kind of data
+    8   crc32c of everything after it     u32
     12  format version                    u32
     16  length of the body                u64
     24  body
 
-Integers are little-endian. The version is under the checksum: a flipped bit is never taken for another
+Integers are little-endian. The checksum covers the version, so a flipped bit is not taken for another
 version.
 """
 
@@ -27,7 +27,7 @@ _CRC: Final = struct.Struct("<I")
 
 
 class Magic:
-    """What a sealed piece of data is."""
+    """The kinds of sealed data."""
 
     PROMISE: Final = b"HAWSERvo"
     SEGMENT: Final = b"HAWSERlo"
@@ -37,11 +37,11 @@ class Magic:
 
 
 class Broken(ValueError):
-    """These bytes are not what was sealed; the reason says why."""
+    """These bytes are not the sealed ones."""
 
 
 def seal(magic: bytes, body: bytes) -> bytes:
-    """The body with its header in front."""
+    """The body with a header."""
     rest = _REST.pack(FORMAT_VERSION, len(body))
     return b"".join((magic, _CRC.pack(crc32c(body, crc32c(rest))), rest, body))
 
@@ -52,8 +52,7 @@ def checksum_of(sealed: bytes) -> int:
 
 
 def unseal(magic: bytes, data: bytes) -> bytes:
-    """The body; what lies behind it is ignored. Broken if it is not whole, OtherVersion if it is of another
-    format."""
+    """The body; bytes behind it are ignored. Broken if it is incomplete, OtherVersion for another format."""
     if len(data) < HEADER_BYTES:
         raise Broken("cut off within the header")
     if data[:8] != magic:

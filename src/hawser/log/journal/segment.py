@@ -1,4 +1,4 @@
-"""A segment: one file with a run of entries.
+"""A segment: one file of consecutive entries.
 
     0      header: sealed [shard, member, generation, first index]
     4096   first slot of the sync mark
@@ -7,19 +7,19 @@
 
 A slot of the sync mark:
 
-    0   crc32c of everything behind it    u32
+    0   crc32c of everything after it     u32
     4   zero                              u32
     8   generation                        u64
     16  first index of the segment        u64
     24  sequence number of the mark       u64
     32  index                             u64
 
-The mark says: everything through `index` was on disk when this was written. It is written after every few
-syncs and becomes durable with the next one of this file. The slots take turns, and one is not begun before
-the other is durable, so power loss spoils one at most.
+The mark says that everything through `index` was on disk when it was written. It is written after every few
+syncs and becomes durable with the next sync of this file. The slots alternate, and one is not written before
+the other is durable, so power loss damages at most one.
 
-A segment is durable, header and both slots, before the first frame is written into it, and everything behind
-its last frame is durably zero: whatever is not zero there came from a write that was never synced.
+The header and both slots are durable before the first frame is written, and everything behind the last frame
+is durably zero: bytes that are not zero there come from a write that was never synced.
 """
 
 import struct
@@ -47,7 +47,7 @@ _MARK: Final = struct.Struct("<IQQQQ")  # behind the checksum
 _CRC: Final = struct.Struct("<I")
 _FRAME: Final = struct.Struct("<IIQQ")  # checksum, length of the body, epoch, index
 _ZERO_CHUNK: Final = bytes(1 << 20)
-# One remembered place for so many bytes: what is read in vain to find an entry.
+# The distance of remembered places, which bounds the bytes read to find an entry.
 _PLACE_SPACING_BYTES: Final = 16 << 10
 
 
@@ -61,7 +61,7 @@ _decode: Final = msgspec.msgpack.Decoder(_Header).decode
 
 
 class Segment:
-    """A segment file and what is known of it. `last` is its last entry, `end` the byte behind that."""
+    """A segment file. `last` is its last entry, `end` the byte behind that."""
 
     __slots__ = (
         "storage", "name", "generation", "first", "size", "last", "end", "mark", "mark_is_pending",
@@ -86,7 +86,7 @@ class Segment:
 
     @classmethod
     def create(cls, storage: Storage, identity: Identity, generation: int, first: int, room: int) -> Self:
-        """A new one with room for so many bytes of frames, durable; StorageFull leaves nothing behind."""
+        """Create a segment with room for this many bytes of frames, durably; StorageFull leaves no file."""
         segment = cls(storage, generation, first, FRAMES_START + room)
         storage.create(segment.name, segment.size)
         header = seal(Magic.SEGMENT, msgspec.msgpack.encode(_Header(identity, generation, first)))
@@ -99,7 +99,7 @@ class Segment:
 
     @classmethod
     def open(cls, storage: Storage, identity: Identity, generation: int, first: int) -> Self:
-        """One that is there, without its entries: see `scan`. Damaged if its pages are not its own."""
+        """Open a segment without its entries (see `scan`); Damaged if its header or marks are invalid."""
         name = file_names.segment_name(generation, first)
         segment = cls(storage, generation, first, storage.size(name))
         if segment.size < FRAMES_START:
@@ -117,27 +117,27 @@ class Segment:
         if not known:
             raise Damaged(name, _PAGE_BYTES, first, "both slots of the sync mark are bad")
         segment._mark_sequence, segment.mark = max(known)
-        # It may have been read from a page that is not on disk yet.
+        # It may come from a page that is not on disk yet.
         segment.mark_is_pending = True
         return segment
 
     @property
     def room(self) -> int:
-        """How many bytes of frames it can still take."""
+        """The bytes of frames that still fit."""
         return self.size - self.end
 
     def grow(self, room: int) -> None:
-        """Make room for so many bytes of frames; StorageFull changes nothing."""
+        """Make room for this many bytes of frames; StorageFull changes nothing."""
         self.storage.truncate(self.name, self.end + room)
         self.size = self.end + room
 
     def sync(self) -> None:
-        """Everything in it, the mark included, is on disk when this returns."""
+        """Sync everything in it, the mark included."""
         self.storage.sync(self.name)
         self.mark_is_pending = False
 
     def write_mark(self, index: int) -> None:
-        """Durable with the next sync. Not to be called while one is pending."""
+        """Write a mark, durable with the next sync. Not while another is pending."""
         assert not self.mark_is_pending
         self._mark_sequence += 1
         self.mark = index
@@ -159,15 +159,15 @@ class Segment:
         return (sequence, index) if is_own else None
 
     def note_place(self, index: int, start: int) -> None:
-        """Remember that the frame of entry `index` begins at byte `start`. For bytes from `next_place` on
-        only, which the caller looks at itself because it has to for every entry."""
+        """Remember that the frame of entry `index` begins at byte `start`. The caller checks that `start` is
+        at least `next_place`, because it does so for every entry."""
         assert start >= self.next_place
         self._place_indices.append(index)
         self._place_starts.append(start)
         self.next_place = start + _PLACE_SPACING_BYTES
 
     def note_end(self, last: int, end: int) -> None:
-        """The frames now end with this entry, before this byte."""
+        """Note that the frames end with this entry, before this byte."""
         assert self.first - 1 <= last and FRAMES_START <= end <= self.size
         self.last = last
         self.end = end
@@ -183,12 +183,12 @@ class Segment:
         return self._place_starts[place] if place < len(self._place_starts) else self.end
 
     def place_before_byte(self, start: int) -> tuple[int, int]:
-        """The same for the frame that byte `start` belongs to."""
+        """The index and first byte of the nearest remembered frame at or before byte `start`."""
         place = bisect_right(self._place_starts, start) - 1
         return self._place_indices[place], self._place_starts[place]
 
     def start_of(self, index: int) -> int:
-        """The first byte of the frame of this entry; of the one that comes next, the end."""
+        """The first byte of the frame of this entry, or of the next one to write."""
         assert self.first <= index <= self.last + 1
         if index == self.last + 1:
             return self.end
@@ -214,7 +214,7 @@ class Segment:
         return int(length)
 
     def cut(self, last: int) -> None:
-        """Entry `last` is its last one, durably. The mark must not say otherwise."""
+        """Make entry `last` the last one, durably. The mark must not cover later entries."""
         assert self.mark <= last
         end = self.start_of(last + 1)
         self.clear(end, self.end)
@@ -228,12 +228,12 @@ class Segment:
         self.note_end(last, end)
 
     def clear(self, start: int, end: int) -> None:
-        """Zeros over these bytes, not synced."""
+        """Write zeros over these bytes, without a sync."""
         for begin in range(start, end, len(_ZERO_CHUNK)):
             self.storage.write(self.name, begin, _ZERO_CHUNK[: min(len(_ZERO_CHUNK), end - begin)])
 
     def clear_rest(self) -> None:
-        """Zeros over whatever is behind the last frame, not synced."""
+        """Write zeros behind the last frame, without a sync."""
         for start, data in self._stained(self.end):
             self.clear(start, start + len(data))
 
@@ -242,14 +242,14 @@ class Segment:
         return next(self._stained(start), None) is None
 
     def _stained(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """The chunks from byte `start` on that are not all zero."""
+        """The chunks from byte `start` on that are not zero."""
         for begin in range(start, self.size, len(_ZERO_CHUNK)):
             data = self.storage.read(self.name, begin, len(_ZERO_CHUNK))
             if data != _ZERO_CHUNK[: len(data)]:
                 yield begin, data
 
     def remove(self) -> None:
-        """Durably gone when this returns, so that the order of removals is the order on disk."""
+        """Remove the file durably, so that removals happen in order on disk."""
         self.is_removed = True
         self.storage.remove(self.name)
         self.storage.sync_names()

@@ -1,9 +1,9 @@
-"""The segments of a log, in order: where entries go, come from and end.
+"""The segments of a log, in order: room, writes, marks, removal.
 
-Room is made before it is needed, so that writing never finds the disk full. A batch lies in one segment.
-What was written since the last sync is in the dirty segments. How far the log is on disk is noted in marks:
-in that of the active segment after every few syncs, since each is a second page to write, and once more in
-that of the one before it, at once, to tell that the active one was begun.
+Room is made before it is needed, so that a write never finds the disk full. A batch lies in one segment.
+Segments written since the last sync are dirty. The synced index is written as a mark into the active segment
+after every few syncs, because each mark is a second page to write, and once more into the segment before it
+when the active one is begun.
 """
 
 from bisect import bisect_right
@@ -21,7 +21,7 @@ __all__ = ["Segments"]
 
 
 class Segments:
-    """One or more, the last of which is `active` and takes what is appended."""
+    """One or more segments; the last one is `active` and takes new entries."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class Segments:
 
     @property
     def first(self) -> int:
-        """The first entry that is still there, or would be."""
+        """The first entry that is kept, or the next one."""
         return self._all[0].first
 
     def reserve(self, size: int) -> bool:
-        """As Journal.reserve: a segment with too little room is left, an empty one is enlarged."""
+        """As Journal.reserve. It leaves a segment with too little room, and enlarges an empty one."""
         active = self.active
         if size <= active.room:
             return True
@@ -63,20 +63,20 @@ class Segments:
             )
         except StorageFull:
             return False
-        # Its pending mark becomes durable with the next sync, then makes place for one that names the new.
+        # Its pending mark becomes durable with the next sync; then a mark for the new segment replaces it.
         self._dirty[active] = None
         self._all.append(self.active)
         return True
 
     def write(self, data: bytes, last: int) -> None:
-        """The frames of the next entries, through `last`, where room is reserved for them."""
+        """Write the frames of the next entries, through `last`, into reserved room."""
         active = self.active
         self._storage.write(active.name, active.end, data)
         active.note_end(last, active.end + len(data))
         self._dirty[active] = None
 
     def take_dirty(self, with_marks: bool) -> tuple[Segment, ...]:
-        """What has to be synced, the older first; from now on clean."""
+        """The dirty segments, the older first; they become clean."""
         if with_marks:
             self._dirty |= {segment: None for segment in self._all[-2:] if segment.mark_is_pending}
         dirty = tuple(self._dirty)
@@ -84,16 +84,15 @@ class Segments:
         return dirty
 
     def sync_what_was_read(self) -> None:
-        """After opening: what came from the page cache is on disk when this returns, and so is every mark
-        that has to be before another is written."""
+        """After opening: sync data that may only be in the page cache, and pending marks."""
         mark = max(segment.mark for segment in self._all)
         for segment in self._all:
             if segment.last > mark or segment in self._all[-2:]:
                 segment.sync()
 
     def note_synced(self, finished: tuple[Segment, ...], synced: int) -> None:
-        """The `finished` ones were synced, and the log is on disk through `synced`. A mark says so if it is
-        its turn, or if a segment was begun."""
+        """Note that the `finished` segments were synced and the log is on disk through `synced`. Writes a
+        mark if it is its turn, or if a segment was begun."""
         if not finished:
             return
         for segment in finished:
@@ -103,7 +102,7 @@ class Segments:
             self.write_marks(synced, finished)
 
     def write_marks(self, synced: int, finished: tuple[Segment, ...] = ()) -> None:
-        """The log is on disk through `synced`: have the marks say so, durably with the next sync."""
+        """Write marks for `synced`, durable with the next sync."""
         for segment in dict.fromkeys((*finished, *self._all[-2:])):
             if segment.is_removed or segment.mark_is_pending or segment.mark >= synced:
                 continue
@@ -131,9 +130,9 @@ class Segments:
         return entries
 
     def truncate(self, index: int) -> None:
-        """Entry `index` is the last, durably when this returns; what a crash leaves ends between it and the
-        old last one."""
-        # In those that go as well: a mark may speak of entries behind its segment, which go before it does.
+        """Make entry `index` the last, durably; after a crash the log ends between it and the old last
+        one."""
+        # Also in the segments to remove: a mark may cover entries of later segments, which are removed first.
         for segment in self._all:
             if segment.mark > index:
                 if segment.mark_is_pending:
@@ -168,7 +167,7 @@ class Segments:
         return sum(segment.end - FRAMES_START for segment in oldest)
 
     def take_unneeded(self, last: int) -> list[Segment]:
-        """The segments that hold nothing behind entry `last`; from now on not of this log any more."""
+        """Remove from the list and give the segments without entries behind `last`."""
         unneeded = [segment for segment in self._all[:-1] if segment.last <= last]
         del self._all[: len(unneeded)]
         for segment in unneeded:

@@ -1,8 +1,8 @@
-"""A snapshot: a checkpoint, its blocks and the entries still kept, cut into pieces for whoever pulls it.
+"""A snapshot: a checkpoint, its blocks and the kept entries, cut into pieces for a follower.
 
 Its parts, in order: 0 the manifest, 1 the checkpoint, one for each block, and last the frames of the kept
-entries through the checkpoint's index. Each part is sealed or consists of frames, so the receiver checks
-every byte; the sender does too, so that damage is named where it is.
+entries through the checkpoint's index. Each part is sealed or consists of frames. The receiver checks every
+byte, and so does the sender, to report damage where it is.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ FIRST_BLOCK_PART: Final = 2
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
-    """What the receiver is going to get."""
+    """The first part: what the snapshot contains."""
 
     shard: str
     first: int
@@ -32,7 +32,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Piece(NamedTuple):
-    """Some bytes of a part; `last` closes the part, `done` the snapshot."""
+    """Some bytes of a part; `last` ends the part, `done` the snapshot."""
 
     data: bytes
     last: bool
@@ -49,8 +49,8 @@ class _Span(NamedTuple):
 
 
 class Snapshot:
-    """What `Journal.snapshot` found. Pieces may be asked for in any order and again; `Gone` once the journal
-    has another checkpoint, or has removed a segment."""
+    """A snapshot of a journal. Pieces may be requested in any order and repeatedly; `Gone` after the journal
+    made another checkpoint or removed a segment."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class Snapshot:
         self._texts = {0: manifest, 1: record.packed()}
         self._block: tuple[int, bytes] = (0, b"")
         whole = f"{owner} {segments[0].generation} {record.sequence} {first}".encode()
-        # One bit less than 64, so that it is a positive integer everywhere.
+        # 63 bits, so that it is a positive integer in every language.
         self.identity = (int.from_bytes(blake2b(whole, digest_size=8).digest(), "little") >> 1) or 1
 
     def piece(self, part: int, position: int, max_bytes: int) -> Piece:
-        """The bytes of a part from `position` on, at most so many; Gone if they are not there any more."""
+        """At most `max_bytes` bytes of a part from `position` on; Gone if they were removed."""
         assert part >= 0 and position >= 0 and max_bytes > 0
         if not self._is_current():
             raise Gone(
@@ -118,7 +118,7 @@ def _spans(segments: list[Segment], last: int) -> list[_Span]:
 
 
 def _frames(span: _Span, position: int, max_bytes: int, epochs: Epochs) -> bytes:
-    """Bytes of whole, checked entries, from `position` within the span on."""
+    """The bytes of whole, checked entries from `position` within the span on."""
     byte = FRAMES_START + position
     index, start = span.segment.frame_at(byte)
     skipped = byte - start

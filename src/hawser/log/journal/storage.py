@@ -1,12 +1,11 @@
-"""What a journal needs of a disk: files in one directory, as small an interface as will do.
+"""The storage interface of a journal: files in one directory.
 
-Names are flat. What was written but not synced may be lost, kept or torn by a crash, piece by piece; what was
-synced is there, and no byte changes that was not being written. A name that was created, renamed or removed
-is certain only after `sync_names`.
-`hawser.cluster` has the real one, `hawser.testing` one that forgets, tears, fills up and flips bits.
+Names are flat. Written bytes that are not synced may be lost, kept or torn by a crash, piece by piece; synced
+bytes are durable. A created, renamed or removed name is durable after `sync_names`. Calls with the name of a
+missing file raise FileNotFoundError. After one failed sync all others fail, because a later sync would not
+write the lost pages and could not report it.
 
-Whatever takes the name of a file that is not there raises FileNotFoundError. After one failed sync all others
-fail: what the first could not write, a later one would not write either, and could not know.
+`hawser.cluster` has the real storage; `hawser.testing` has one that forgets, tears, fills up and flips bits.
 """
 
 from typing import Protocol
@@ -15,23 +14,23 @@ __all__ = ["Storage", "StorageFailed", "StorageFull", "StorageRefused"]
 
 
 class StorageFull(Exception):
-    """There is no room; nothing was changed."""
+    """The disk is full; nothing changed."""
 
 
 class StorageFailed(Exception):
-    """The disk reported an error; what was not synced before must be taken as unknown."""
+    """The disk reported an error; the state of unsynced data is unknown."""
 
 
 class StorageRefused(StorageFailed):
-    """The system gave no file descriptor, no memory or no access. That says nothing of the disk: what was
-    synced is there, when it is opened again."""
+    """The system refused a file descriptor, memory or access. The disk is not at fault, and synced data is
+    there after the next start."""
 
 
 class Storage(Protocol):
     """The files of one directory."""
 
     def names(self) -> list[str]:
-        """Every file there is, sorted."""
+        """All files, sorted."""
 
     def size(self, name: str) -> int: ...
 
@@ -39,17 +38,17 @@ class Storage(Protocol):
         """Up to `size` bytes; fewer at the end of the file."""
 
     def create(self, name: str, size: int) -> None:
-        """A new file of `size` zero bytes whose room is reserved: writing within it never finds the disk
-        full. FileExistsError if there is one; StorageFull leaves nothing behind."""
+        """Create a file of `size` zero bytes with reserved room, so that writes within it never find the disk
+        full. FileExistsError if it exists; StorageFull leaves no file."""
 
     def write(self, name: str, start: int, data: bytes | bytearray | memoryview) -> None:
         """Write within the file's reserved size."""
 
     def truncate(self, name: str, size: int) -> None:
-        """Cut it to `size`, or fill it with reserved zeros up to `size`; StorageFull changes nothing."""
+        """Cut the file to `size`, or extend it with reserved zeros; StorageFull changes nothing."""
 
     def sync(self, name: str) -> None:
-        """Return when everything written to it is on disk."""
+        """Sync everything written to the file."""
 
     def rename(self, old: str, new: str) -> None:
         """Atomic; replaces `new`."""
@@ -57,4 +56,4 @@ class Storage(Protocol):
     def remove(self, name: str) -> None: ...
 
     def sync_names(self) -> None:
-        """Return when the directory is on disk."""
+        """Sync the directory."""

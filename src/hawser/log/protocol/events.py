@@ -1,12 +1,12 @@
-"""What goes into the state machines of the protocol and what comes out.
+"""Events and effects of the protocol's state machines: the node and the operator.
 
 `step(event) -> effects`. The caller carries the effects out in their order and may rely on nothing else:
 
-1. `Persist` and `Truncate` are on disk before the next effect is looked at.
-2. `Append` is written before the next effect; the caller syncs it when it likes, one sync for all that waits,
-   and reports `Synced`. A node acknowledges nothing, its own share included, that was not reported.
-3. `Send` may be lost, repeated, delayed.
-4. `Apply` brings the state machine to an index, whose entries are all on the local disk.
+1. `Persist` and `Truncate` are on disk before the next effect is carried out.
+2. `Append` is written before the next effect. The caller syncs at any time, once for everything written, and
+   reports `Synced`. A node acknowledges only reported entries, also for its own vote.
+3. `Send` may be lost, repeated or delayed.
+4. `Apply` brings the state machine to an index; all entries up to it are on the local disk.
 5. `Answer`, `Serve` and `Refuse` end a request of a client. They come last.
 """
 
@@ -57,15 +57,15 @@ __all__ = [
     "Transfer",
 ]
 
-# Whatever the caller finds a request by; the state machines only hand it back.
+# The caller's name for a request; the state machines return it unchanged.
 Tag = object
 
 
 class Promise(msgspec.Struct, frozen=True, array_like=True):
-    """What a member has bound itself to, durably.
+    """What a member has durably promised.
 
-    It does nothing for an epoch below `epoch`; it never begins to lead in `epoch` again if it `led`; the
-    snapshot of epoch `installed` is in its log, so it will not replace that log for this epoch again.
+    It ignores requests of epochs below `epoch`. If it `led` in `epoch`, it never becomes leader in it again.
+    Its log contains the snapshot of epoch `installed`, so it does not replace the log for that epoch again.
     """
 
     epoch: int = 0
@@ -74,7 +74,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What a client wants to have in the log."""
+    """An entry that a client proposes."""
 
     kind: int
     payload: bytes
@@ -94,20 +94,20 @@ class Receive(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time passes; what was not answered is asked again."""
+    """Time has passed; unanswered requests are repeated."""
 
 
 # Events of a node.
 
 
 class Propose(msgspec.Struct, frozen=True):
-    """Clients want these in the log, in this order."""
+    """Clients propose these entries, in this order."""
 
     commands: tuple[Command, ...]
 
 
 class Read(msgspec.Struct, frozen=True):
-    """A client wants to read what is certainly the newest state."""
+    """A client requests a linearizable read."""
 
     tag: Tag
 
@@ -119,8 +119,8 @@ class Synced(msgspec.Struct, frozen=True):
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """A pulled snapshot is on disk in place of the log: whole, with this vow. `epochs` are those of the new
-    log, which ends at the entry that the snapshot's state has applied."""
+    """A pulled snapshot has replaced the log on disk, together with this promise. `epochs` are those of the
+    new log, which ends at the last entry applied in the snapshot's state."""
 
     promise: Promise
     epochs: Epochs
@@ -150,7 +150,7 @@ class Append(msgspec.Struct, frozen=True):
 
 
 class Truncate(msgspec.Struct, frozen=True):
-    """`to` is the head from now on."""
+    """Make `to` the head of the log."""
 
     to: EntryId
 
@@ -162,9 +162,9 @@ class Apply(msgspec.Struct, frozen=True):
 
 
 class Pull(msgspec.Struct, frozen=True):
-    """Pull a snapshot from `leader`, in place of any pull under way; the result is `Installed` with this vow,
-    or `Abandoned`. It must end above entry `above`: pieces of an earlier one may still be on their way.
-    Without a leader: stop pulling."""
+    """Pull a snapshot from `leader` instead of any pull in progress; the result is `Installed` with this
+    promise, or `Abandoned`. The snapshot must end above entry `above`, because pieces of an earlier one may
+    still arrive. Without a leader: stop pulling."""
 
     leader: Member | None
     promise: Promise
@@ -172,7 +172,7 @@ class Pull(msgspec.Struct, frozen=True):
 
 
 class Retire(msgspec.Struct, frozen=True):
-    """Delete the log and everything with it; the member is no more."""
+    """Delete the log and all files of the member."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -183,20 +183,20 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Serve(msgspec.Struct, frozen=True):
-    """The applied state is now as new as the read asks for."""
+    """The applied state is new enough for the read."""
 
     tag: Tag
 
 
 class Reason(StrEnum):
-    """Why a request of a client was not carried out."""
+    """Why a client's request was refused."""
 
     NOT_LEADER = "not leader"  # certainly not done; ask the leader
-    BUSY = "busy"  # certainly not done; ask again
+    BUSY = "busy"  # certainly not done; try again
     FULL = "disk full"  # certainly not done; the leader has no room
     TOO_LARGE = "too large"  # certainly not done; no entry can hold it
-    UNSUPPORTED = "unsupported"  # certainly not done; this version does not know what it is
-    UNKNOWN = "unknown"  # a write that may or may not come through
+    UNSUPPORTED = "unsupported"  # certainly not done; this version does not know the kind of entry
+    UNKNOWN = "unknown"  # a write that may or may not take effect
 
 
 class Refuse(msgspec.Struct, frozen=True):
@@ -205,7 +205,7 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 class Halt(msgspec.Struct, frozen=True):
-    """The member does nothing any more: an invariant is broken or, if `disk_lost`, its disk is of no use."""
+    """Stop the member: an invariant is broken or, with `disk_lost`, its disk failed."""
 
     reason: str
     disk_lost: bool = False
@@ -215,8 +215,7 @@ class Halt(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """The metadata as the store has it: the answer to `Load`, and to `Store`, whether it took effect or
-    came too late."""
+    """The metadata in the store: the answer to `Load`, and to `Store` whether or not it took effect."""
 
     metadata: Metadata
 
@@ -226,13 +225,13 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Store(msgspec.Struct, frozen=True):
-    """Compare-and-set: write it if the store has the version before it."""
+    """Write the metadata if the store has the version before it (compare-and-set)."""
 
     metadata: Metadata
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The order with this tag is done, or is not and will not be, and why."""
+    """The order with this tag is done, or has failed for this reason."""
 
     tag: Tag
     done: bool
@@ -253,15 +252,15 @@ class Elect(msgspec.Struct, frozen=True):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """Make `to` the leader, without losing a write or the time of a failure."""
+    """Make `to` the leader without losing a write and without waiting for a failure to be detected."""
 
     to: Member
     tag: Tag = None
 
 
 class Reconfigure(msgspec.Struct, frozen=True):
-    """Change the ensemble; a leader that is to go hands over first. An order sets how many copies are wanted.
-    A repair does not: after its contraction it expands the shard again, and never beyond that number."""
+    """Change the ensemble; a leader that is to be removed hands over first. An order sets the number of
+    copies. A repair does not: it contracts the shard, then expands it again up to that number."""
 
     change: Change
     tag: Tag = None

@@ -1,11 +1,11 @@
-"""What a node does while it leads: cursors, commit, reads, and its part in reconfigurations.
+"""The leader's part of a node: replication, commit, reads, reconfigurations.
 
-A cursor is where a member is, as far as the leader knows; `tables.py` has its states. Only a member that is
-attached counts, up to what it has confirmed.
+The leader keeps a cursor for each follower: the position in the log that it knows of it. `tables.py` has the
+states of a cursor. Only attached followers count for a commit, up to the index that they have confirmed.
 
-An entry is committed when it is of the current epoch and on the disks of a majority of the members, the
-leader being one of them. Entries of earlier epochs are committed by what comes after them, and so that this
-happens at once, a leader writes an entry of its own whenever its epoch begins.
+An entry is committed when it belongs to the current epoch and is on the disks of a majority of the members,
+the leader included. Entries of earlier epochs are committed by later entries; so that this happens at once, a
+leader writes an entry of its own when its epoch begins.
 """
 
 from collections import deque
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Cursor", "Leadership"]
 
-# Ticks between two attempts to a follower that does not answer.
+# The most ticks between two attempts to reach a silent follower.
 _MOST_PATIENCE = 32
 
 
 class Cursor:
-    """Where a follower is. `head` is the one it was last asked about."""
+    """The position of a follower. `head` is the head it was last asked about."""
 
     __slots__ = (
         *("beaten", "confirmed", "flight", "flight_bytes", "head", "informed", "patience", "probing"),
@@ -41,16 +41,16 @@ class Cursor:
         self.head = EntryId(0, 0)
         self.pushed = 0
         self.confirmed = 0
-        # (last index, bytes) of each message that is not acknowledged.
+        # (last index, bytes) of each message in flight.
         self.flight: deque[tuple[int, int]] = deque()
         self.flight_bytes = 0
-        # Where a single message goes out to see whether the follower is there; None while all goes well.
+        # The index from which a single probing message is sent; None in normal operation.
         self.probing: int | None = None
-        # Ticks without an acknowledgement, and how many of them there may be before all is sent again.
+        # Ticks without an acknowledgement, and the number after which everything is sent again.
         self.quiet = 0
         self.patience = 0
         self.beaten = 0
-        # The commit index it knew when it last said so, and for how many ticks it has had everything.
+        # The commit index it last reported, and the ticks for which it has had everything.
         self.informed = 0
         self.rested = 0
 
@@ -59,7 +59,7 @@ class Cursor:
         self.state = state
 
     def sent(self, last: int, size: int) -> None:
-        """A message with the entries through `last` is under way."""
+        """Note a message in flight with the entries through `last`."""
         self.pushed = last
         self.flight.append((last, size))
         self.flight_bytes += size
@@ -73,8 +73,8 @@ class Cursor:
             self.flight_bytes -= self.flight.popleft()[1]
 
     def go_back(self, index: int) -> None:
-        """What is behind `index` is to be sent again: one message first, since as many answers as there were
-        messages under way would otherwise each call for as many again."""
+        """Send again from behind `index`, beginning with a single message: otherwise each answer to the
+        messages in flight would trigger as many messages again."""
         self.pushed = index
         self.probing = index
         self.flight.clear()
@@ -83,7 +83,7 @@ class Cursor:
 
 
 class Leadership:
-    """The leading part of a node, from its appointment until a higher epoch."""
+    """The leader's state of a node, from its appointment to a higher epoch."""
 
     def __init__(self, node: "Node", members: tuple[Member, ...]) -> None:
         self._node = node
@@ -94,9 +94,9 @@ class Leadership:
         self.successor: Member | None = None
         self._changed: Change | None = None
         self._hand_over_to: str | None = None
-        # Ticks since an operator last asked to hand over; operators repeat the request at every tick.
+        # Ticks since the last request to hand over; an operator repeats it at every tick.
         self._hand_over_quiet = 0
-        # The first entry of this leadership: once it is applied, so is everything committed before.
+        # The first entry of this term; once it is applied, so is everything committed before.
         self._began_at = node.head.index + 1
         self._waiting: deque[tuple[int, Tag]] = deque()
         self._beat = 0
@@ -114,13 +114,13 @@ class Leadership:
         }
 
     def begin(self, heads: dict[Member, EntryId]) -> None:
-        """Meet the followers that are known and write the first entry."""
+        """Attach the known followers and write the first entry."""
         for follower, head in heads.items():
             self._meet(follower, head)
         self._append((self._node.nothing(),))
 
     def end(self) -> None:
-        """Another epoch began; what was not committed may or may not be, some day."""
+        """End the term; uncommitted entries may or may not be committed later."""
         node = self._node
         for _, tag in self._waiting:
             node.answer(Refuse(tag, Reason.UNKNOWN))
@@ -134,13 +134,13 @@ class Leadership:
 
     @property
     def ready(self) -> bool:
-        """Whether everything that was committed before this epoch is applied here."""
+        """Whether everything committed before this epoch is applied here."""
         node = self._node
         return node.applied >= self._began_at and node.epochs.epoch_of(node.applied) == node.epoch
 
     @property
     def restless(self) -> bool:
-        """Whether there is something that a tick may have to ask for again."""
+        """Whether a tick may have to repeat a request."""
         node = self._node
         return bool(self._reads_in_flight or self.successor is not None) or any(
             cursor.state is not CursorState.ATTACHED
@@ -156,7 +156,7 @@ class Leadership:
         return self._beat if self._reads_in_flight else 0
 
     def lag(self) -> dict[Member, int]:
-        """How many entries each follower is not known to have."""
+        """The number of entries that each follower has not confirmed."""
         last = self._node.head.index
         return {member: last - cursor.confirmed for member, cursor in self.cursors.items()}
 
@@ -179,8 +179,8 @@ class Leadership:
         self._append(entries)
 
     def _append(self, entries: tuple[Entry, ...]) -> None:
-        """Write them, and send them at once to each follower that has all that comes before: as many as may
-        be under way, in messages of bounded size. The rest follows the acknowledgements."""
+        """Write the entries and send them at once to each follower that has all earlier ones, up to its
+        window. The rest follows the acknowledgements."""
         node = self._node
         previous = node.head
         node.append(entries)
@@ -217,7 +217,7 @@ class Leadership:
         return messages
 
     def _push(self, member: Member, cursor: Cursor) -> None:
-        """Send what the follower does not have, as far as it may be under way."""
+        """Send the entries that the follower lacks, up to its window."""
         node = self._node
         last = min(node.readable, cursor.confirmed + node.limits.window)
         if cursor.probing not in (None, cursor.pushed):
@@ -235,11 +235,11 @@ class Leadership:
                 return
 
     def tick(self) -> None:
-        """Ask again for what was not answered since the last tick, and show that the leader is there."""
+        """Repeat requests without an answer since the last tick, and send heartbeats."""
         node = self._node
         self._hand_over_quiet += 1
         if self._hand_over_quiet >= node.limits.hand_over_ticks:
-            # The operator died or has lost its store: the leader takes writes again.
+            # The operator died or lost its store, so the leader takes writes again.
             self.successor = None
         for member, cursor in self.cursors.items():
             if cursor.state is CursorState.REMOVING or self._rests(cursor):
@@ -252,7 +252,7 @@ class Leadership:
             elif cursor.state is CursorState.ATTACHED:
                 cursor.quiet += 1
                 if cursor.pushed > cursor.confirmed and cursor.quiet > cursor.patience:
-                    # Lost, or the disk there is slow: it is asked less and less often.
+                    # Messages are lost, or its disk is slow: repeat less and less often.
                     cursor.go_back(cursor.confirmed)
                     cursor.patience = min(2 * cursor.patience + 1, _MOST_PATIENCE)
                 self._push(member, cursor)
@@ -262,7 +262,7 @@ class Leadership:
                     node.send(member, m.AddEntriesRequest(node.epoch, previous, (), node.commit))
 
     def _rests(self, cursor: Cursor) -> bool:
-        """Whether the follower has everything, knows it, and was reminded not long ago."""
+        """Whether the follower has everything, knows the commit index, and got a heartbeat lately."""
         node = self._node
         settled = cursor.state is CursorState.ATTACHED and cursor.confirmed == node.head.index
         if not settled or cursor.informed != node.commit or self._reads_in_flight:
@@ -274,13 +274,14 @@ class Leadership:
     # Followers are met.
 
     def _meet(self, member: Member, head: EntryId) -> None:
-        """A follower's log, all of it on its disk, ends at `head`, said in an epoch of this leadership."""
+        """Note that a follower's log ends at `head`, all of it on disk, as it said in an epoch of this
+        term."""
         node = self._node
         cursor = self.cursors.get(member)
         if cursor is None or cursor.state is CursorState.REMOVING:
             return
         if head not in node.epochs:
-            # One that is attached said this before it was.
+            # An attached follower said this earlier.
             if cursor.state is not CursorState.ATTACHED:
                 self._ask_to_truncate(member, cursor, head)
         elif cursor.state is CursorState.ATTACHED:
@@ -322,7 +323,7 @@ class Leadership:
     # Acknowledgements come back.
 
     def _deposed(self, current: int) -> bool:
-        """Whether somebody has seen a higher epoch: then this one is over."""
+        """Whether a member has seen a higher epoch, which ends this term."""
         if current > self._node.epoch:
             self._node.step_down()
             return True
@@ -370,7 +371,7 @@ class Leadership:
                 node.commit_through(index)
 
     def applied(self) -> None:
-        """The state machine has moved: answer who waited for it."""
+        """Answer the requests that the applied entries complete."""
         node = self._node
         while self._waiting and self._waiting[0][0] <= node.applied:
             index, tag = self._waiting.popleft()
@@ -380,7 +381,7 @@ class Leadership:
     # Reads.
 
     def read(self, tag: Tag) -> None:
-        """Serve it after a majority has answered a heartbeat that was sent after now."""
+        """Serve the read after a majority has answered a heartbeat sent later than now."""
         if len(self._reads) + len(self._reads_in_flight) >= self._node.limits.reads:
             self._node.answer(Refuse(tag, Reason.BUSY))
             return
@@ -389,7 +390,7 @@ class Leadership:
             self._ask_majority()
 
     def _ask_majority(self) -> None:
-        """One heartbeat for all the reads that waited."""
+        """Send one heartbeat for all waiting reads."""
         node = self._node
         self._reads_in_flight, self._reads = self._reads, []
         self._beat += 1
@@ -411,7 +412,7 @@ class Leadership:
         self._serve()
 
     def _serve(self) -> None:
-        """Serve the reads in flight if this is certainly still the leader and has applied what they need."""
+        """Serve the reads whose heartbeat a majority has answered and whose entries are applied."""
         if not self._reads_in_flight or self._node.applied < self._began_at:
             return
         beaten = 1 + sum(
@@ -454,7 +455,7 @@ class Leadership:
         return change.old is None or change.old in self.cursors
 
     def _forget_change(self) -> None:
-        """A prepared change will not come: its old member is a follower like the others again."""
+        """Drop a prepared change; its old member becomes a normal follower again."""
         if self.change is not None and self.change.old is not None:
             self.cursors[self.change.old] = Cursor()
         self.change = None
@@ -472,9 +473,8 @@ class Leadership:
             node.send(sender, m.CommitReconfigurationResponse(node.epoch, change, True))
 
     def _can_lose_one(self) -> bool:
-        """Whether everything that may be committed is on a majority of those who remain.
-
-        What earlier leaders committed came before the first entry of this one."""
+        """Whether everything that may be committed is on a majority of the remaining members. Entries that
+        earlier leaders committed come before the first entry of this term."""
         node = self._node
         through = max(node.commit, self._began_at)
         having = (node.synced >= through) + sum(
@@ -515,7 +515,7 @@ class Leadership:
             self._hand_over_if_ready()
 
     def _hand_over_if_ready(self) -> None:
-        """Say so when the successor has everything; it would win any election."""
+        """Report that the successor has everything; it would win any election."""
         node, successor = self._node, self.successor
         if successor is None or self._hand_over_to is None:
             return

@@ -1,8 +1,7 @@
-"""Every message of the protocol, who sends it to whom, and what it says.
+"""The messages of the protocol.
 
-A shard has members. A member is a node together with one of its disks: a node that lost its disk is another
-member, so nobody ever counts on what is gone. Messages are about one shard; the envelope that carries them
-names it.
+A shard has members. A member is a node together with one of its disks; a node that lost its disk becomes
+another member, so no member relies on lost data. Messages concern one shard, which their envelope names.
 
 Every request may be lost, repeated and reordered. It carries the epoch it belongs to, and its answer echoes
 that epoch.
@@ -60,7 +59,7 @@ Member = str
 
 
 class Role(StrEnum):
-    """What a node is for a shard. Only the epoch, and whether it led in it, outlive a restart."""
+    """The role of a node in a shard. Only the epoch, and whether the node led in it, survive a restart."""
 
     NOT_MEMBER = "not member"
     FENCED = "fenced"
@@ -82,13 +81,13 @@ class Change(msgspec.Struct, frozen=True, array_like=True):
     new: Member | None = None
 
     def applied_to(self, members: tuple[Member, ...]) -> tuple[Member, ...]:
-        """The ensemble after it."""
+        """The ensemble after the change."""
         kept = tuple(member for member in members if member != self.old)
         return kept if self.new is None else (*kept, self.new)
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """What all of them have."""
+    """Base of all messages."""
 
     epoch: Number
 
@@ -97,7 +96,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class FenceRequest(Message, frozen=True, tag="fence"):
-    """Operator to node: do no more for any earlier epoch."""
+    """Operator to node: ignore earlier epochs from now on."""
 
 
 class FenceResponse(Message, frozen=True, tag="fenced"):
@@ -105,7 +104,7 @@ class FenceResponse(Message, frozen=True, tag="fenced"):
 
 
 class BecomeLeaderRequest(Message, frozen=True, tag="lead"):
-    """Operator to the chosen node: `members` is the final ensemble, `followers` the heads that are known."""
+    """Operator to the chosen node: lead. `members` is the final ensemble, `followers` are the known heads."""
 
     members: tuple[Member, ...]
     followers: dict[Member, EntryId]
@@ -116,7 +115,7 @@ class BecomeLeaderResponse(Message, frozen=True, tag="leads"):
 
 
 class AddFollowerRequest(Message, frozen=True, tag="add"):
-    """Operator to leader: this member was fenced late."""
+    """Operator to leader: attach this member, which was fenced later."""
 
     follower: Member
     head: EntryId
@@ -130,9 +129,9 @@ class AddFollowerResponse(Message, frozen=True, tag="added"):
 
 
 class TruncateRequest(Message, frozen=True, tag="truncate"):
-    """Leader to follower whose head is not in the leader's log: drop what is above `target`.
+    """Leader to a follower whose head is not in the leader's log: drop the entries above `target`.
 
-    `head` is the head this answers; a follower that has another one by now does nothing but say so.
+    `head` is the follower's head that the leader knows; a follower with another head by now only reports it.
     """
 
     head: EntryId
@@ -144,8 +143,8 @@ class TruncateResponse(Message, frozen=True, tag="truncated"):
 
 
 class SnapshotNeeded(Message, frozen=True, tag="snapshot needed"):
-    """Leader to follower whose next entry it no longer has: pull a snapshot. Answered by a TruncateResponse
-    with the new head. `head` as in TruncateRequest."""
+    """Leader to a follower whose next entry was removed: pull a snapshot. Answered by a TruncateResponse with
+    the new head. `head` as in TruncateRequest."""
 
     head: EntryId
 
@@ -159,8 +158,8 @@ class AddEntriesRequest(Message, frozen=True, tag="entries"):
 
 
 class AddEntriesResponse(Message, frozen=True, tag="have"):
-    """Everything up to `head` is on the follower's disk. `accepted` is false if `previous` was not there:
-    `head` is then where the leader goes on. `current` is above `epoch` if the leader was deposed."""
+    """Everything up to `head` is on the follower's disk. `accepted` is false if `previous` was missing; the
+    leader then continues from `head`. `current` is above `epoch` if the leader was deposed."""
 
     head: EntryId
     accepted: bool
@@ -168,15 +167,16 @@ class AddEntriesResponse(Message, frozen=True, tag="have"):
 
 
 class HeartbeatRequest(Message, frozen=True, tag="beat"):
-    """Leader to follower, numbered: proof of leadership for reads, and news of the commit index."""
+    """Leader to follower: a numbered heartbeat, which confirms leadership for reads and carries the commit
+    index."""
 
     number: Number
     commit: Number
 
 
 class HeartbeatResponse(Message, frozen=True, tag="beaten"):
-    """`head` is there when everything the follower has is on its disk; `commit` is its commit index by now;
-    `current` as in AddEntriesResponse."""
+    """`head` is set if everything the follower has is on its disk; `commit` is its commit index; `current` as
+    in AddEntriesResponse."""
 
     number: Number
     head: EntryId | None
@@ -188,7 +188,7 @@ class HeartbeatResponse(Message, frozen=True, tag="beaten"):
 
 
 class PrepareReconfigurationRequest(Message, frozen=True, tag="prepare"):
-    """Operator to leader: move to this epoch, stop sending to the old member."""
+    """Operator to leader: enter this epoch and stop sending to the old member."""
 
     change: Change
 
@@ -198,7 +198,7 @@ class PrepareReconfigurationResponse(Message, frozen=True, tag="prepared"):
 
 
 class SnapshotRequest(Message, frozen=True, tag="snapshot"):
-    """Operator to new node: become what `leader` is."""
+    """Operator to the new node: install a snapshot of `leader`."""
 
     leader: Member
 
@@ -208,21 +208,22 @@ class SnapshotResponse(Message, frozen=True, tag="installed"):
 
 
 class CommitReconfigurationRequest(Message, frozen=True, tag="commit"):
-    """Operator to leader: from now on the ensemble is the changed one. `head` is the new member's."""
+    """Operator to leader: use the changed ensemble from now on. `head` is the new member's."""
 
     change: Change
     head: EntryId
 
 
 class CommitReconfigurationResponse(Message, frozen=True, tag="committed"):
-    """`safe` is false if removing the old member now could lose a committed entry: ask again later."""
+    """`safe` is false if removing the old member now could lose a committed entry; the operator asks
+    again."""
 
     change: Change
     safe: bool
 
 
 class AbortReconfigurationRequest(Message, frozen=True, tag="abort"):
-    """Operator to leader: the prepared change will not come."""
+    """Operator to leader: drop the prepared change."""
 
     change: Change
 
@@ -235,8 +236,8 @@ class AbortReconfigurationResponse(Message, frozen=True, tag="aborted"):
 
 
 class HandOverRequest(Message, frozen=True, tag="hand over"):
-    """Operator to leader: take no more writes and say when `successor` has everything. Without a successor:
-    go on."""
+    """Operator to leader: take no more writes, and report when `successor` has everything. Without a
+    successor: take writes again."""
 
     successor: Member | None
 
@@ -246,7 +247,7 @@ class HandOverResponse(Message, frozen=True, tag="ready"):
 
 
 class RetireRequest(Message, frozen=True, tag="retire"):
-    """Operator to a member that was removed in this epoch or before: delete everything."""
+    """Operator to a member that was removed in this epoch or earlier: delete all data."""
 
 
 class RetireResponse(Message, frozen=True, tag="retired"):
@@ -254,13 +255,14 @@ class RetireResponse(Message, frozen=True, tag="retired"):
 
 
 class StatusRequest(Message, frozen=True, tag="ask"):
-    """Operator to node; answered in any role, changes nothing. The epoch is the operator's."""
+    """Operator to node: report the status. Answered in any role, without a change. The epoch is the
+    operator's."""
 
 
 class StatusResponse(Message, frozen=True, tag="status"):
-    """The epoch is the node's. `incarnation` changes when its process does; `pulled` counts the bytes of the
-    snapshot that is being pulled; `reading` is the heartbeat that a leader's reads wait for, 0 if none does;
-    `lag` is what its followers miss."""
+    """The epoch is the node's. `incarnation` is that of its process; `pulled` counts the bytes of a snapshot
+    being pulled; `reading` is the heartbeat that a leader's reads wait for, or 0; `lag` has the entries that
+    each follower lacks."""
 
     incarnation: Number
     role: Role
@@ -280,7 +282,7 @@ class StatusResponse(Message, frozen=True, tag="status"):
 
 
 class ReadSnapshotRequest(Message, frozen=True, tag="read"):
-    """`snapshot` 0 asks for a new one. `part` and `position` say which piece comes next."""
+    """Requests the piece at `part` and `position`; `snapshot` 0 requests a new snapshot."""
 
     snapshot: Number
     part: Number
@@ -288,8 +290,8 @@ class ReadSnapshotRequest(Message, frozen=True, tag="read"):
 
 
 class ReadSnapshotResponse(Message, frozen=True, tag="piece"):
-    """A piece of a part. `snapshot` 0: there is no such snapshot (any more), start again. `last` closes the
-    part, `done` the snapshot."""
+    """A piece of a part. `snapshot` 0 means that the snapshot is gone and the pull must start again. `last`
+    ends the part, `done` the snapshot."""
 
     snapshot: Number
     part: Number
@@ -330,7 +332,7 @@ _decode: Callable[[bytes], Message] = msgspec.msgpack.Decoder(AnyMessage, dec_ho
 
 
 def decode(data: bytes) -> Message:
-    """The message in these bytes; msgspec.DecodeError if there is none, whatever else they are."""
+    """The message in these bytes; msgspec.DecodeError for any other bytes."""
     try:
         return _decode(data)
     except (UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What the metadata store keeps of a shard, and the arithmetic of its ensembles.
+"""The metadata of a shard in the store, and the arithmetic of its ensembles.
 
 An election or a reconfiguration is safe because any two sets of members that can decide something, before
 and after a change, have one in common:
@@ -25,7 +25,7 @@ __all__ = ["Metadata", "Phase", "Status", "majority"]
 
 
 def majority(members: int) -> int:
-    """How many of `members` are more than half."""
+    """The size of a majority of `members`."""
     assert members > 0
     return members // 2 + 1
 
@@ -42,12 +42,11 @@ class Phase(StrEnum):
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard as the store knows it. Version and epoch only grow; every write is a compare-and-set.
+    """The metadata of a shard. Version and epoch only grow; every write is a compare-and-set.
 
-    `writer` is the run of the operator that wrote this, so that no two take one epoch for their own.
-    `removed` are former members that still have to be told to delete what they hold. `copies` is how many
-    members there are to be: as many as at first, or after an order to expand or contract; a repair never
-    changes it.
+    `writer` identifies the operator process that wrote it, so that no two operators use the same epoch.
+    `removed` are former members that still have to delete their data. `copies` is the wanted number of
+    members: the initial one, or the one after an order to expand or contract; a repair does not change it.
     """
 
     version: int
@@ -80,12 +79,12 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fencing_ensemble(self) -> tuple[Member, ...]:
-        """Whom an election fences; a majority of them must answer."""
+        """The members that an election fences; a majority of them must answer."""
         change = self.decided_change
         return self.members if change is None or change.new is None else (*self.members, change.new)
 
     @property
     def final_ensemble(self) -> tuple[Member, ...]:
-        """Who the members are after an election, and where its leader comes from."""
+        """The members after an election, among them the leader."""
         change = self.decided_change
         return self.members if change is None else change.applied_to(self.members)

@@ -1,14 +1,14 @@
-"""A member of a shard: stores what the leader sends, leads when told to, and never has the last word.
+"""A node's member of a shard: it follows a leader, and leads when the operator tells it to.
 
-Invariants
-- The epoch never goes back. Nothing is done for a lower one, and it is durable before anything is said in it.
-- A member that led in an epoch never begins to lead in it again: what it had not synced is gone, and another
-  entry must not take the same name.
-- Nothing is acknowledged that is not on the local disk under the epoch that is echoed.
-- The log is cut only at a head that the leader asked about, never at or below what is committed.
-- The commit index never goes back and never passes what is known to match the leader's log.
+`tables.py` has its roles and their transitions.
 
-Its roles, and what leads from one to the other, are in `tables.py`.
+Invariants:
+- The epoch never goes back. The node ignores lower epochs, and stores an epoch before it answers in it.
+- A member that led in an epoch never becomes leader in it again: its unsynced entries are gone, and another
+  entry must not get the same name.
+- An acknowledged entry is on the local disk, under the epoch that the answer echoes.
+- The log is cut only at a head that the leader asked about, never at or below the commit index.
+- The commit index never goes back and never passes the index up to which the log matches the leader's.
 """
 
 from collections.abc import Callable
@@ -49,11 +49,11 @@ __all__ = ["Limits", "Node", "Source", "asks_to_retire"]
 
 
 class Source(Protocol):
-    """The log as it is on disk: what earlier steps appended can be read here."""
+    """The log on disk, with the entries that earlier steps appended."""
 
     @property
     def first(self) -> int:
-        """The first index that is still there."""
+        """The first index that is kept."""
 
     def read(self, first: int, last: int, max_bytes: int) -> list[Entry]:
         """Entries `first` to `last`, as many as fit in `max_bytes`, at least one."""
@@ -63,20 +63,20 @@ _RETIRED: Final = "retired"
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How much may be under way."""
+    """Limits of requests and entries in flight."""
 
-    # Entries sent to a follower and not acknowledged, and their bytes, give or take a message.
+    # The most entries and bytes in flight to a follower, plus or minus a message.
     window: int = 1024
     window_bytes: int = 8 << 20
-    # Bytes in one message to a follower.
+    # The most bytes in one message to a follower.
     message_bytes: int = 1 << 20
-    # Entries not committed; a leader without a majority takes no more.
+    # The most uncommitted entries; a leader without a majority takes no more.
     uncommitted: int = 16384
-    # Reads that wait for a majority.
+    # The most reads that wait for a majority.
     reads: int = 16384
-    # Ticks between heartbeats to a follower that has everything and knows it.
+    # Ticks between heartbeats to an idle follower.
     idle_ticks: int = 20
-    # Ticks without a repeated request to hand over after which a leader takes writes again.
+    # After this many ticks without a repeated request to hand over, a leader takes writes again.
     hand_over_ticks: int = 20
 
 
@@ -85,7 +85,7 @@ class _Broken(Exception):
 
 
 class Node:
-    """One member of one shard. `step` is the only door."""
+    """One member of one shard, driven by `step` alone."""
 
     def __init__(
         self,
@@ -110,15 +110,15 @@ class Node:
         self.applied = applied
         self.halted: str | None = None
         self.leadership: Leadership | None = None
-        # Up to here the log is known to be the leader's of this epoch.
+        # Up to this index the log is known to match that of this epoch's leader.
         self.matched = 0
         self._leader: Member | None = None
         self._owes_ack = False
         self._fenced_by: set[str] = set()
         self._pulling: tuple[Member, str | None] | None = None
-        # Bytes of the snapshot under way, counted by whoever pulls it.
+        # The bytes pulled of the snapshot in progress, updated by the caller.
         self.pulled = 0
-        # What earlier steps appended: only that can be read from the source.
+        # The entries that earlier steps appended; only these can be read from the source.
         self.readable = self.synced
         self.effects: list[Effect] = []
         self._answers: list[Effect] = []
@@ -153,12 +153,12 @@ class Node:
 
     @property
     def pulling(self) -> Member | None:
-        """Whom a snapshot is being pulled from."""
+        """The leader from which a snapshot is being pulled."""
         return self._pulling[0] if self._pulling else None
 
     @property
     def restless(self) -> bool:
-        """Whether a tick has more to do than to remind of its presence."""
+        """Whether a tick has more to do than heartbeats."""
         return self._pulling is not None or (self.leadership is not None and self.leadership.restless)
 
     def step(self, event: Event) -> list[Effect]:
@@ -175,7 +175,7 @@ class Node:
         return self.effects + self._answers if self._answers else self.effects
 
     def abandon(self) -> list[Effect]:
-        """Answer everybody who waits: this member does nothing any more, for a reason of its own."""
+        """Answer all waiting requests and stop."""
         self.effects, self._answers = [], []
         self.step_down()
         return self._answers
@@ -187,20 +187,20 @@ class Node:
         elif self.leadership is not None:
             self.leadership.receive(event.sender, event.message)
 
-    # Tools of the handlers, here and in the leadership.
+    # Used by the handlers here and in `leader.py`.
 
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
 
     def answer(self, effect: Effect) -> None:
-        """To a client: at the end of the step."""
+        """Answer a client at the end of the step."""
         self._answers.append(effect)
 
     def send(self, to: str, message: m.Message) -> None:
         self.effects.append(Send(to, message))
 
     def save_promise(self, promise: Promise) -> None:
-        """Bind this member, durably, before anything else is said."""
+        """Store the promise before any other effect."""
         assert promise.epoch > self.promise.epoch or (
             promise.epoch == self.promise.epoch and promise.led >= self.promise.led
         )
@@ -208,17 +208,17 @@ class Node:
         self.emit(Persist(promise))
 
     def append(self, entries: tuple[Entry, ...]) -> None:
-        """The head moves; what is said about it waits for the sync."""
+        """Append entries; acknowledgements wait for the sync."""
         self.epochs.extend(entries)
         self.emit(Append(entries))
 
     def commit_through(self, index: int) -> None:
-        """Everything through `index` is committed."""
+        """Move the commit index to `index`."""
         self.commit = max(self.commit, index)
         self._apply()
 
     def step_down(self) -> None:
-        """Lead no more; who waits is told."""
+        """End the leadership and answer waiting requests."""
         if self.leadership is not None:
             leadership, self.leadership = self.leadership, None
             self._become(Role.FENCED)
@@ -237,7 +237,7 @@ class Node:
                 self.leadership.applied()
 
     def _enter(self, epoch: int) -> None:
-        """A higher epoch began: whatever this member was, it is fenced."""
+        """Enter a higher epoch: the member becomes fenced in any role."""
         assert epoch > self.epoch
         self.step_down()
         if self._pulling:
@@ -251,7 +251,7 @@ class Node:
         self._fenced_by.clear()
 
     def _follow(self, epoch: int) -> bool:
-        """Whether a message of the leader of `epoch` is to be obeyed; a higher epoch is entered."""
+        """Whether to obey the leader of `epoch`; enters a higher epoch."""
         if epoch > self.epoch:
             self._enter(epoch)
         return epoch == self.epoch and self.leadership is None and not self.promise.led
@@ -272,7 +272,7 @@ class Node:
             self._fenced_by.clear()
 
     def _acknowledge(self) -> None:
-        """Say how much of the leader's log is on this disk."""
+        """Acknowledge the part of the leader's log that is on this disk."""
         assert self._leader is not None
         through = min(self.synced, self.matched)
         self._owes_ack = through < self.matched
@@ -333,7 +333,7 @@ class Node:
             self.send(sender, m.TruncateResponse(self.epoch, self.head))
 
     def _cut(self, target: EntryId) -> None:
-        """Drop every entry above `target`, which need not be in this log."""
+        """Drop the entries above `target`, which need not be in this log."""
         index = min(target.index, self.epochs.highest_up_to(target.epoch).index)
         if index < self.commit:
             raise _Broken(f"told to cut the log to {index}, but {self.commit} is committed")
@@ -370,7 +370,8 @@ class Node:
         self.commit_through(min(message.commit, self.matched))
 
     def _check_known(self, entries: tuple[Entry, ...]) -> None:
-        """An entry sent again is the one that is here: the leader attached only where the logs agree."""
+        """Check that a repeated entry is the one in this log: the leader attaches only where the logs
+        agree."""
         for entry in entries:
             if self.epochs.epoch_of(entry.index) != entry.epoch:
                 raise _Broken(f"the leader sent {entry.id} where this log has another entry")
@@ -386,7 +387,7 @@ class Node:
     # Snapshots.
 
     def _snapshot_needed(self, sender: str, message: m.SnapshotNeeded) -> None:
-        """The leader no longer has what comes next here."""
+        """Pull a snapshot: the leader has removed the next entry."""
         if not self._follow(message.epoch) or self._pulling or self.synced != self.head.index:
             return
         if self.head == message.head:
@@ -395,7 +396,7 @@ class Node:
             self.send(sender, m.TruncateResponse(self.epoch, self.head))
 
     def _snapshot(self, sender: str, message: m.SnapshotRequest) -> None:
-        """An operator wants this node to become a member."""
+        """Pull a snapshot to become a member, for an operator."""
         if message.epoch < self.epoch or (self.promise.led and message.epoch == self.epoch):
             return
         if message.epoch > self.epoch:
@@ -442,7 +443,7 @@ class Node:
         self.send(sender, self.status())
 
     def status(self) -> m.StatusResponse:
-        """How this member is."""
+        """The status of this member."""
         leading = self.leadership
         return m.StatusResponse(
             self.epoch,
@@ -461,19 +462,19 @@ class Node:
         )
 
     def nothing(self) -> Entry:
-        """What a leader writes when it begins and at each new epoch: committing it commits the past. The
-        incarnation tells this term from one of the same epoch in a log that was put back since."""
+        """The entry that a leader writes when each epoch begins; its commit also commits all earlier entries.
+        The incarnation tells this term from one of the same epoch in a log that was restored since."""
         payload = self.incarnation.to_bytes(NOTHING_PAYLOAD_BYTES, "little")
         return Entry.make(self.epoch, self.head.index + 1, Kind.NOTHING, payload)
 
 
 def asks_to_retire(event: Event) -> bool:
-    """A halted member obeys this too: it deletes its data, whether the data is right or wrong."""
+    """Whether the event tells the member to retire, which even a halted member obeys."""
     return isinstance(event, Receive) and isinstance(event.message, m.RetireRequest)
 
 
 def _in_order(message: m.AddEntriesRequest) -> bool:
-    """Whether the entries can follow `previous`; no leader sends others."""
+    """Whether the entries can follow `previous`; a correct leader sends no others."""
     epoch, index = message.previous
     for entry in message.entries:
         if entry.index != index + 1 or not epoch <= entry.epoch <= message.epoch:

@@ -1,11 +1,11 @@
-"""The operator of a shard: elections, reconfigurations, care. It keeps nothing that the store does not.
+"""The operator of a shard: elections, reconfigurations, supervision. All its durable state is in the store.
 
 Every write to the metadata is a compare-and-set, and an operator continues only after its own write. Of two
 operators, the one whose write came second reads what the other wrote and starts from there: they can cost
 each other time, never a write. `tables.py` has the activities and their transitions.
 
-Whatever stalls, an election ends: it completes a swap or an expansion whose commit was stored, and undoes
-everything else. Only a change whose new member does not come is given up without one.
+An election resolves what stalls: it completes a swap or an expansion whose commit was stored, and undoes any
+other change. Only a change whose new member does not appear is given up without one.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from hawser.log.protocol.events import (
     Order,
     Receive,
     Reconfigure,
-    Report,  # fmt: skip
+    Report,
     Send,
     Store,
     Tick,
@@ -35,13 +35,13 @@ from hawser.log.protocol.tables import ACTIVITIES, Activity
 
 __all__ = ["Operator"]
 
-# How many times its patience an operator gives to what may take long: a snapshot, a contraction that is not
-# safe yet, a successor that has to catch up, a store that is away.
+# The multiple of its patience that an operator waits for slow steps: a snapshot, a contraction that is not
+# safe yet, a successor that catches up, an unavailable store.
 _LONG = 8
 
 
 class Operator:
-    """One operator's view of one shard. `name` differs from run to run; `patience` is in ticks."""
+    """One operator's view of one shard. `name` is unique to the process; `patience` is in ticks."""
 
     def __init__(self, name: str, patience: int = 10) -> None:
         assert patience > 1
@@ -51,7 +51,7 @@ class Operator:
         self.activity = Activity.WAITING
         self.status: dict[Member, m.StatusResponse] = {}
         self._silence: dict[Member, int] = {}
-        # The most that each member has pulled of a snapshot since the metadata last changed.
+        # The most bytes of a snapshot that each member has pulled since the metadata last changed.
         self._pulled: dict[Member, int] = {}
         # Ticks since the activity began or last moved.
         self._idle = 0
@@ -60,12 +60,12 @@ class Operator:
         self._chosen: Member | None = None
         self._preferred: Member | None = None
         self._avoided: Member | None = None
-        # Ticks for which the leader had something to commit and did not.
+        # Ticks for which the leader had uncommitted entries without progress.
         self._stuck = 0
         self._order: Order | None = None
         self._orders: deque[Order] = deque()
         self._handing_over = False
-        # Whether the change under way is a repair. Only the operator that began a contraction completes it.
+        # Whether the change in progress is a repair. Only the operator that began a contraction completes it.
         self._is_repair = False
         self._effects: list[Effect] = []
         self._messages: dict[type, Callable[[Member, Any], None]] = {
@@ -80,7 +80,7 @@ class Operator:
         }
 
     def step(self, event: Event | Order) -> list[Effect]:
-        """What to do about `event`, in order."""
+        """The effects of `event`, in order."""
         self._effects = []
         if isinstance(event, Receive):
             handler = self._messages.get(type(event.message))
@@ -99,7 +99,7 @@ class Operator:
     # The store.
 
     def _store(self, metadata: Metadata) -> None:
-        """Write it; what follows is begun when the store has it."""
+        """Write the metadata; the next step begins when the store has it."""
         self._intended = metadata
         self._idle = 0
         self._effects.append(Store(metadata))
@@ -111,7 +111,7 @@ class Operator:
     def _loaded(self, metadata: Metadata) -> None:
         if self.metadata is not None and metadata.version <= self.metadata.version:
             if self._intended is not None:
-                # The write did not come through, or not yet: once more.
+                # The write has not taken effect: repeat it.
                 self._effects.append(Store(self._intended))
             return
         mine = metadata == self._intended
@@ -129,7 +129,7 @@ class Operator:
         self.activity = activity
 
     def _taken_over(self) -> None:
-        """Another operator wrote, or this one before it was restarted: its work is not ours to go on with."""
+        """Wait: another operator wrote, or this one before a restart; its work is not continued."""
         assert self.metadata is not None
         steady = self.metadata.status is Status.STEADY
         self._turn_to(Activity.WATCHING if steady else Activity.WAITING)
@@ -146,7 +146,7 @@ class Operator:
             self.elect()
 
     def _entered(self) -> None:
-        """Our own write is in the store: do what it announces."""
+        """Carry out our own write, which the store has now."""
         metadata = self.metadata
         assert metadata is not None
         if metadata.status is Status.ELECTION:
@@ -163,7 +163,7 @@ class Operator:
         self._ask()
 
     def _settled(self) -> None:
-        """The shard is steady by our hand: say how the order ended."""
+        """Report the order: our write made the shard steady."""
         metadata = self.metadata
         assert metadata is not None
         self._turn_to(Activity.WATCHING)
@@ -190,7 +190,7 @@ class Operator:
         if self._is_done(order):
             self._finish_order(True, "the members are " + ", ".join(metadata.members))
         elif self._handing_over and change.old in metadata.members and change.old != metadata.leader:
-            # The leader that is to go has handed over; now it can.
+            # The leader has handed over and can be removed now.
             self._handing_over = False
             self._orders.appendleft(order)
             self._order = None
@@ -219,8 +219,7 @@ class Operator:
             self._go_on()
 
     def _withdraw_orders(self) -> None:
-        """The store does not answer. A write to it may take effect at any time; what it announces is then
-        done, and no request waits for it."""
+        """Fail the orders while the store is away. A write may still take effect and is then carried out."""
         metadata = self.metadata
         if metadata is None:
             return
@@ -233,7 +232,7 @@ class Operator:
             )
 
     def _patience_with_others(self) -> int:
-        """How long another operator's work may stand still: a snapshot under way is not written down."""
+        """The ticks that another operator's work may stand still; the store does not show its snapshot."""
         metadata = self.metadata
         assert metadata is not None
         leader = metadata.leader
@@ -252,12 +251,12 @@ class Operator:
         for member in metadata.removed:
             self._send(member, m.RetireRequest(metadata.epoch))
         if self._idle % self.patience == 0:
-            # Another operator may have begun something and died before anybody heard of it.
+            # Another operator may have begun a change and died before any member heard of it.
             self._effects.append(Load())
         if metadata.leader is None or self._silence.get(metadata.leader, 0) > self.patience:
             self.elect()
         elif self._stuck > self.patience * _LONG:
-            # It answers us, but not enough members answer it.
+            # The leader answers, but too few members answer it.
             self._avoided = metadata.leader
             self.elect()
         elif self._handing_over:
@@ -266,12 +265,12 @@ class Operator:
             self._begin_order()
 
     def _go_on(self) -> None:
-        """Ask again; when it takes too long, an election decides."""
+        """Repeat the requests; hold an election when it takes too long."""
         leader = self.metadata.leader if self.metadata else None
         quiet = self._silence.get(leader, 0) if leader is not None else self._idle
         if self.activity in (Activity.FENCING, Activity.APPOINTING):
             if self.activity is Activity.APPOINTING and self._idle > self.patience:
-                # It can be fenced but not lead: its disk may be full.
+                # It was fenced but does not lead: its disk may be full.
                 self._avoided = self._chosen
                 self.elect()
                 return
@@ -285,19 +284,19 @@ class Operator:
         self._ask()
 
     def _give_up(self) -> None:
-        """The new member does not come; nothing but the leader knows of it."""
+        """Give up a change whose new member does not appear; only the leader knows of the change."""
         removed = self._without_new()
         self._store(self._next(status=Status.STEADY, change=None, phase=None, new_head=None, removed=removed))
 
     def _without_new(self) -> tuple[Member, ...]:
-        """Who has to delete what it holds when the change under way is dropped: its new member too."""
+        """The members that must delete their data when the change is dropped, its new member included."""
         metadata = self.metadata
         assert metadata is not None
         new = metadata.change.new if metadata.change else None
         return metadata.removed if new is None else (*metadata.removed, new)
 
     def _ask(self) -> None:
-        """Send, or send again, what the current activity waits for."""
+        """Send or repeat the requests that the current activity waits for."""
         metadata = self.metadata
         assert metadata is not None
         epoch, change, leader = metadata.epoch, metadata.change, metadata.leader
@@ -356,13 +355,13 @@ class Operator:
         elif self.activity is Activity.APPOINTING:
             self._heads[sender] = message.head
             if self._chosen is not None and sender != self._chosen and sender in metadata.final_ensemble:
-                # The leader may lead by now and not know of this one.
+                # The leader may lead already without knowing this one.
                 self._send(self._chosen, m.AddFollowerRequest(message.epoch, sender, message.head))
         elif self.activity is Activity.WATCHING and metadata.leader and sender in metadata.members:
             self._send(metadata.leader, m.AddFollowerRequest(message.epoch, sender, message.head))
 
     def _choose(self) -> None:
-        """With a majority fenced, nobody can commit anything more: whoever has the most leads."""
+        """Choose the member with the highest head; with a majority fenced, no entry can be committed."""
         metadata = self.metadata
         assert metadata is not None
         if self.activity is not Activity.FENCING:
@@ -408,7 +407,7 @@ class Operator:
     # Reconfigurations.
 
     def _begin_order(self) -> None:
-        """Take up the next order, if there is nothing else to do."""
+        """Begin the next order if the shard is steady."""
         metadata = self.metadata
         if self._order is not None or not self._orders or metadata is None or self._intended is not None:
             return
@@ -528,7 +527,7 @@ class Operator:
     # Care.
 
     def _told(self, sender: Member, message: m.StatusResponse) -> None:
-        """A node says how it is."""
+        """Note a node's status."""
         metadata = self.metadata
         assert metadata is not None
         self._silence[sender] = 0
@@ -540,7 +539,7 @@ class Operator:
             self._effects.append(Load())
         elif sender == metadata.leader:
             self._told_by_leader(metadata, message, before)
-        # A snapshot under way is work, whoever asked for it, and its leader may have to wait for it.
+        # A snapshot in progress counts as progress, and its leader may have to wait for it.
         elif message.pulled > self._pulled.get(sender, 0):
             self._pulled[sender] = message.pulled
             self._stuck = 0
@@ -552,7 +551,8 @@ class Operator:
     ) -> None:
         changing = metadata.status is Status.RECONFIGURATION
         if message.role is not Role.LEADER:
-            # Restarted or deposed, if it led in the epoch it is meant to lead in; else it said so before.
+            # It was restarted or deposed if it led in the epoch it should lead in; otherwise the status is an
+            # old one.
             if message.led and message.epoch >= metadata.epoch - changing:
                 self.elect()
         elif self.activity is Activity.WATCHING and message.epoch == metadata.epoch:
@@ -574,7 +574,7 @@ class Operator:
 
 
 def _moves(before: m.StatusResponse | None, now: m.StatusResponse) -> bool:
-    """Whether a leader has got on with its writes and its reads, if there are any."""
+    """Whether a leader has made progress with its writes and reads, if there are any."""
     if before is None:
         return True
     writes = before.commit != now.commit or now.head.index == now.commit
@@ -583,7 +583,7 @@ def _moves(before: m.StatusResponse | None, now: m.StatusResponse) -> bool:
 
 
 def _why_not(metadata: Metadata, order: Reconfigure) -> str:
-    """What is wrong with a change of this ensemble; nothing if it can begin."""
+    """Why this change of the ensemble cannot begin; empty if it can."""
     change, members = order.change, metadata.members
     if change.old is not None and change.old not in members:
         return f"{change.old} is not a member; the members are {', '.join(members)}"

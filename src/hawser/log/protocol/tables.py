@@ -1,5 +1,5 @@
-"""Every change of state that the protocol allows, and when. The code asserts them, `docs/protocol.md` is
-drawn from them, and the simulator counts that each one happens."""
+"""The states of the protocol and their transitions. The code asserts them, `docs/protocol.md` is drawn from
+them, and the simulator checks that each one occurs."""
 
 from enum import StrEnum
 from typing import Final
@@ -11,7 +11,7 @@ __all__ = ["ACTIVITIES", "CURSORS", "EXCHANGES", "ROLES", "Activity", "CursorSta
 
 
 class CursorState(StrEnum):
-    """Where a member is, as far as its leader knows; only one that is attached counts."""
+    """The state of a follower as its leader knows it; only an attached one counts for a commit."""
 
     UNKNOWN = "unknown"  # it has not said where its log ends
     TRUNCATE = "truncate"  # it was asked to cut a tail that the leader does not have
@@ -21,7 +21,7 @@ class CursorState(StrEnum):
 
 
 class Activity(StrEnum):
-    """What an operator is doing with a shard."""
+    """The activities of an operator for a shard."""
 
     WAITING = "waiting"  # another operator's election or change is under way, or nothing is known yet
     WATCHING = "watching"  # the shard is steady
