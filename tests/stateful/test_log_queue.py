@@ -203,7 +203,7 @@ def test_long_walks(record_property: Record_property) -> None:
 # The desk.
 
 
-class Office:
+class Service:
     """A desk over a queue, its sessions, and who holds what as a dictionary has it."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -354,23 +354,23 @@ class Office:
         assert len(self.dispatcher.claims) == 0 or self.dispatcher.tick(self.now) is not None
 
 
-def work(seed: int, steps: int) -> Office:
+def work(seed: int, steps: int) -> Service:
     chance = random.Random(seed)
-    office = Office(chance)
+    service = Service(chance)
     sessions = ("a", "b", "c")
     moves: list[Callable[[], Any]] = [
-        lambda: office.pair.put(chance.randrange(1, 4)),
-        *[lambda: office.get(chance.choice(sessions))] * 3,
-        *[lambda: office.settle(chance.choice(sessions))] * 3,
-        *[office.progress] * 4,
-        office.tick,
-        lambda: office.lie(chance.choice(sessions)),
+        lambda: service.pair.put(chance.randrange(1, 4)),
+        *[lambda: service.get(chance.choice(sessions))] * 3,
+        *[lambda: service.settle(chance.choice(sessions))] * 3,
+        *[service.progress] * 4,
+        service.tick,
+        lambda: service.lie(chance.choice(sessions)),
     ]
     for _ in range(steps):
-        chance.choice(moves)() if chance.random() > 0.01 else office.begin()
-    office.close()
-    office.pair.compare()
-    return office
+        chance.choice(moves)() if chance.random() > 0.01 else service.begin()
+    service.close()
+    service.pair.compare()
+    return service
 
 
 def test_the_desk_lends_each_message_to_one(record_property: Record_property) -> None:
@@ -378,8 +378,8 @@ def test_the_desk_lends_each_message_to_one(record_property: Record_property) ->
     services = [work(seed, 800) for seed in range(10)]
     for name, count in sorted(reached.items()):
         record_property(name, count)
-    accepted = sum(len(office.accepted) for office in services)
-    dead_letters = sum(len(office.pair.twin.subqueues[1].messages) for office in services)
+    accepted = sum(len(service.accepted) for service in services)
+    dead_letters = sum(len(service.pair.twin.subqueues[1].messages) for service in services)
     record_property("accepted", accepted)
     record_property("dead letters", dead_letters)
     assert accepted > 300 and dead_letters > 30

@@ -289,7 +289,7 @@ class SimNode:
         if not self.paused:
             self._step(Tick())
             self._tick_desks()
-            self._tick_office()
+            self._tick_transactions()
         self.cluster.clock.after(self.cluster.drift(self._tick_duration), self._tick, incarnation)
 
     def _receive(self, sender: str, to: str, payload: object) -> None:
@@ -325,7 +325,7 @@ class SimNode:
         for ending in endings:
             self.propose(ending.command())
 
-    def _tick_office(self) -> None:
+    def _tick_transactions(self) -> None:
         if self.replica is None:
             return
         try:

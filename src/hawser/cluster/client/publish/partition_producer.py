@@ -405,7 +405,7 @@ class PartitionProducer:
         """Return when all flights have landed, or were given up, and there is a leader."""
         backoff = Backoff(self._settings)
         while True:
-            await self._until_none_is_aloft()
+            await self._until_none_is_in_flight()
             if self._fenced is not None or not (self._has_failed or self._first_skipped < inf):
                 return
             self._expire()
@@ -435,7 +435,7 @@ class PartitionProducer:
         """Those that have no free number before them."""
         return [sent for sent in self._in_flight if sent.sequence < self._first_skipped]
 
-    async def _until_none_is_aloft(self) -> None:
+    async def _until_none_is_in_flight(self) -> None:
         while self._open_requests:
             self._changed.clear()
             await self._changed.wait()

@@ -103,7 +103,7 @@ class ShardPipeline:
         self._senders: dict[Sender, None] = {}
         self._queue: deque[_Item] = deque()
         self._queued_bytes = 0
-        self._open_requests = self._entries_aloft = 0
+        self._open_requests = self._entries_in_flight = 0
         self._link: Link | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._recovery: asyncio.Task[None] | None = None
@@ -155,7 +155,7 @@ class ShardPipeline:
         items = next(self._parts(self._waiting()), None)
         if items is not None:
             self._open_requests += 1
-            self._entries_aloft += len(items)
+            self._entries_in_flight += len(items)
             task = self._router.loop.create_task(self._fly(items, link))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -165,8 +165,8 @@ class ShardPipeline:
         they are more than it has, or about as many in lockstep."""
         if self._open_requests == 0:
             return True
-        settings, waiting, aloft = self._settings, len(self._queue), self._entries_aloft
-        enough = aloft // 2 if self._is_in_step and waiting >= _WORTH_HALVING // 2 else aloft
+        settings, waiting, in_flight = self._settings, len(self._queue), self._entries_in_flight
+        enough = in_flight // 2 if self._is_in_step and waiting >= _WORTH_HALVING // 2 else in_flight
         is_much = self._queued_bytes >= settings.batch_bytes or waiting > enough
         return is_much and self._open_requests < settings.in_flight
 
@@ -196,7 +196,7 @@ class ShardPipeline:
                 self._has_failed = True
         finally:
             self._open_requests -= 1
-            self._entries_aloft -= len(items)
+            self._entries_in_flight -= len(items)
         if not self._open_requests:
             self._forget_those_who_heard()
         if not self._is_due:
