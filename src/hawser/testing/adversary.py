@@ -1,7 +1,7 @@
-"""What goes wrong in a simulated cluster, and what is asked of its operators meanwhile.
+"""The adversary: causes faults in a simulated cluster, and gives orders to its operators.
 
-The adversary may do anything that the cluster promises to stand. So it keeps an atlas: disks are destroyed
-only while a majority of every ensemble that may decide has its own.
+It causes only faults that the cluster must survive: it destroys a disk only while a majority of every
+ensemble that may decide keeps its disks.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ _REMEMBERED = 200
 
 
 class Adversary:
-    """Does something bad now and then, until it is told to stop. `deeds` counts what it did."""
+    """Causes a fault at random times until it is stopped. `deeds` counts the faults by kind."""
 
     def __init__(self, cluster: "Cluster", swarm: Swarm, random: Random) -> None:
         self.cluster = cluster
@@ -87,7 +87,7 @@ class Adversary:
         self._again()
 
     def _stored(self, old: Metadata, new: Metadata, writer: str) -> None:
-        """A change is decided but not done: a good moment to strike."""
+        """React to a change of the ensemble that has begun: a good time for a fault."""
         decided = new.phase is Phase.COMMIT and old.phase is Phase.PREPARE
         if self.stopped or not decided or self.random.random() >= self.swarm.striking_share:
             return
@@ -106,7 +106,7 @@ class Adversary:
     # Processes.
 
     def _while(self, most: int, end: Callable[[], None]) -> None:
-        """Undo something after a while."""
+        """Undo a fault after a delay."""
         self.cluster.clock.after(1 + int(self.random.random() * most), end)
 
     def _running(self) -> "list[SimNode]":
@@ -122,8 +122,8 @@ class Adversary:
         return True
 
     def _restart_leader(self) -> bool:
-        """At once, so that what was sent to the old process is still under way to the new one; often while
-        an operator still waits to hear from it."""
+        """Restart a node at once, while messages to the old process are in flight and often while an operator
+        waits for its answer."""
         leading = [node for node in self._running() if node.is_leading]
         if not leading:
             return False
@@ -168,8 +168,8 @@ class Adversary:
         return True
 
     def _isolate_leader(self) -> bool:
-        """Clients still reach it: it writes what nobody else has, or too few. Sometimes an election comes at
-        once."""
+        """Cut off a leader that clients still reach, so that it writes entries that too few members have.
+        Sometimes an election follows at once."""
         leader = self.cluster.leader
         if leader is None:
             return False
@@ -183,7 +183,7 @@ class Adversary:
         return True
 
     def _isolate_follower(self) -> bool:
-        """Under a leader that stays, so that the same two part and meet again in one epoch."""
+        """Cut off a follower of a leader that stays, so that they reconnect in the same epoch."""
         followers = [node.name for node in self._running() if not node.is_leading]
         if not followers:
             return False
@@ -192,7 +192,7 @@ class Adversary:
         return True
 
     def _isolate_each_leader(self) -> bool:
-        """One after the other, each as soon as it leads: logs part in several places."""
+        """Cut off several leaders, each as soon as it leads, so that logs diverge at several entries."""
         self._isolate_next(self.random.randint(3, 8), None, self.cluster.clock.now + 60_000)
         return True
 
@@ -221,7 +221,7 @@ class Adversary:
         return True
 
     def _recall(self) -> bool:
-        """For a while, messages of any time come again, whatever became of those they were for."""
+        """Deliver old messages again for a time, also to restarted processes."""
         network = self.cluster.network
         network.recalled_share = self.random.choice((0.05, 0.3))
         self._while(40_000, lambda: setattr(network, "recalled_share", 0.0))
@@ -230,7 +230,7 @@ class Adversary:
     # Disks.
 
     def _fill_leader(self) -> bool:
-        """For so long that its log is trimmed meanwhile, and goes on in what that leaves."""
+        """Stop a node for so long that its log is trimmed meanwhile."""
         leader = self.cluster.leader
         if leader is None:
             return False
@@ -252,7 +252,7 @@ class Adversary:
         return True
 
     def _slow_leader(self) -> bool:
-        """What it commits is on every disk but its own."""
+        """Make the disk of a leader slow, so that it commits entries that are on every disk but its own."""
         leader = self.cluster.leader
         if leader is None:
             return False
@@ -264,7 +264,7 @@ class Adversary:
         self._while(60_000, lambda: setattr(node, "sync_delay_most", self.swarm.sync_delay_most))
 
     def _fail_disk(self) -> bool:
-        """Its syncs fail until the process has noticed and was started again."""
+        """Let the syncs of a node fail until its process has noticed and restarted."""
         node = self.random.choice(list(self.cluster.nodes.values()))
         if node.replica is None:
             return False
@@ -352,7 +352,7 @@ class Adversary:
         return self._order(Transfer(self.random.choice(self.cluster.store.metadata.members), self._tag()))
 
     def _spare(self) -> Member | None:
-        """A member that could be taken in: of a node that has none in the ensemble."""
+        """A possible new member, on a node without a member in the ensemble."""
         metadata = self.cluster.store.metadata
         taken = {host_of(member) for member in metadata.members}
         if metadata.change is not None and metadata.change.new is not None:
@@ -380,8 +380,9 @@ class Adversary:
         return self._order(Contract(self.random.choice(members), self._tag()))
 
     def _contract_twice(self) -> bool:
-        """A leader commits without two of its followers and is cut off before anybody hears of that; then
-        those who have what it committed are to go, while the others are slow to get it."""
+        """Let a leader commit without two of its followers, and cut it off before other members learn of the
+        commit. Then order the removal of the members that have the entries, while the others receive them
+        slowly."""
         leader = self.cluster.leader
         replica = self.cluster.nodes[leader].replica if leader is not None else None
         followers = [each for each in self.cluster.members if host_of(each) != leader]
@@ -415,5 +416,5 @@ class Adversary:
                 self._order(order)
 
     def _weakened(self) -> bool:
-        """Whether a disk of the ensemble is gone: then it is mended before anything else is changed."""
+        """Whether a member of the ensemble lost its disk; it is replaced before other changes."""
         return bool(self.cluster.gone & set(self.cluster.store.metadata.members))

@@ -1,7 +1,7 @@
-"""What must hold after every step of a cluster: sixteen statements, one function each or two.
+"""The sixteen statements that must hold after every step of a cluster, with one or two functions each.
 
-Each function looks at what one step changed and raises `Violation` if its statement does not hold. `Watch` is
-what is remembered of a member between two looks at it; it outlives the member's process and its disk.
+Each function checks the changes of one step and raises `Violation` if its statement does not hold. A `Watch`
+holds the last seen state of a member; it survives the member's process and disk.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,15 +45,15 @@ STATEMENTS: Final = {
 }
 
 
-# Reads of one step that are of no entry: of blocks of an index, for example.
+# Reads of one step that are not of entries, such as blocks of an index.
 _OTHER_READS: Final = 8
-# These look for a place in a segment, header by header; so many lie between two known places at most.
+# Reads that search a place in a segment, header by header: at most this many lie between two known places.
 _SEARCHING: Final = (TruncateRequest, ReadSnapshotRequest)
 _HEADERS_SEARCHED: Final = 512
 
 
 class Violation(AssertionError):
-    """A statement does not hold; 0 stands for what is promised to clients."""
+    """A statement does not hold; 0 is a guarantee to clients."""
 
     def __init__(self, statement: int, what: str) -> None:
         self.statement = statement
@@ -62,8 +62,8 @@ class Violation(AssertionError):
 
 
 class Watch:
-    """A member as it was when it was last looked at. `epochs[i - 1]` is the epoch of entry i of its log;
-    `committed` is the highest commit index it ever knew of entries that it still has, restarts or not."""
+    """The last seen state of a member. `epochs[i - 1]` is the epoch of entry i of its log. `committed` is its
+    highest known commit index of entries that it still has, across restarts."""
 
     __slots__ = (
         "applied", "commit", "committed", "epoch", "epochs", "incarnation", "member", "role", "synced",
@@ -115,12 +115,12 @@ def metadata_grows(old: Metadata, new: Metadata) -> None:
         raise Violation(3, f"the leader is not a member: {new}")
 
 
-# Every entry that anybody ever had, by epoch and index, with the epoch of the one before it.
+# Every entry of any member, by epoch and index, with the epoch of the entry before it.
 Known = dict[tuple[int, int], tuple[int, Entry]]
 
 
 def one_entry_per_name(known: Known, entry: Entry, previous_epoch: int, member: Member) -> None:
-    """4 and 6: with the same bytes and the same predecessor everywhere, the same prefix follows."""
+    """4 and 6: equal bytes and equal predecessors of an entry everywhere imply equal prefixes."""
     name = (entry.epoch, entry.index)
     first = known.get(name)
     if first is None:
@@ -135,7 +135,7 @@ def one_entry_per_name(known: Known, entry: Entry, previous_epoch: int, member: 
 
 
 def trimmed_entry_is_known(known: Known, entry: EntryId, previous_epoch: int, member: Member) -> None:
-    """4 and 6, for an entry that came within a snapshot, of which only the name is left."""
+    """4 and 6, for an entry within a snapshot, of which only the id is known."""
     first = known.get(entry)
     if first is None:
         raise Violation(4, f"{member} claims to have had entry {entry}, which nobody ever wrote")
@@ -152,7 +152,7 @@ def log_is_dense(member: Member, index: int, entry: Entry, previous_epoch: int, 
 
 
 def cursor_is_true(follower: Watch, leader: Watch, confirmed: int) -> None:
-    """7: and the follower has it on disk, as long as no higher epoch has asked it to drop it."""
+    """7: the follower also has the entry on disk, unless a higher epoch told it to truncate."""
     if confirmed > len(leader.epochs):
         raise Violation(
             7, f"{leader.member} believes {follower.member} to have {confirmed}, beyond its own head"
@@ -195,20 +195,20 @@ def truncation_is_harmless(watch: Watch, kept: int) -> None:
 
 
 def said_is_on_disk(member: Member, head: EntryId, synced: int, epochs: Epochs, message: object) -> None:
-    """12, when it is said."""
+    """12, when the member claims to have entries."""
     if head.index > synced or head not in epochs:
         raise Violation(12, f"{member} has {synced} entries on disk, head {epochs.head}, and says {message}")
 
 
 def disk_kept_its_word(watch: Watch, floor: int, epochs: Epochs) -> None:
-    """12, after a restart: what was on disk still is."""
+    """12, after a restart: entries on disk are still there."""
     entry = EntryId(watch.epochs[floor - 1], floor) if floor else NO_ENTRY
     if entry not in epochs:
         raise Violation(12, f"{watch.member} had {entry} on disk and has {epochs.head} after a restart")
 
 
 def quorums_meet(metadata: Metadata) -> None:
-    """13, by enumeration: whatever can have committed meets whatever can elect, in somebody who may lead."""
+    """13, by enumeration: each set that can commit shares a possible leader with each set that can elect."""
     change = metadata.change
     _quorums_meet(
         len(metadata.members),
@@ -237,8 +237,8 @@ def _quorums_meet(
 def _holders(
     members: frozenset[int], old: frozenset[int], new: frozenset[int], phase: Phase | None
 ) -> Iterable[frozenset[int]]:
-    """The least sets that can have a committed entry. What was committed before the change is in the new
-    member's snapshot once its phase is COMMIT; meanwhile the old member counts for nothing."""
+    """The minimal sets of members with a committed entry. In the phase COMMIT the new member's snapshot has
+    the entries that were committed before the change, and the old member does not count."""
     settled = new if phase is Phase.COMMIT else frozenset()
     for some in combinations(sorted(members), majority(len(members))):
         yield frozenset(some) | settled
@@ -253,8 +253,8 @@ def _holders(
 def committed_meets_voters(
     watches: dict[Member, Watch], metadata: Metadata, gone: set[Member], last: EntryId
 ) -> None:
-    """13, as it stands now: of those who could elect, too few lack what is committed. Who has it but cannot
-    lead after the election is as good as one who lacks it; whose disk is gone has no vote."""
+    """13, for the current state: members without the committed entries cannot elect a leader. A member with
+    the entries that cannot lead counts as one without them; a member without a disk has no vote."""
     voters = [member for member in metadata.fencing_ensemble if member not in gone]
     final = metadata.final_ensemble
     lacking = [
@@ -281,7 +281,7 @@ def steady_ensemble_is_the_leaders(metadata: Metadata, member: Member, members: 
 
 
 def message_is_bounded(member: Member, message: Message, most_bytes: int) -> None:
-    """16: a message has several entries only if they fit into so many bytes."""
+    """16: a message has several entries only within the byte limit."""
     if isinstance(message, AddEntriesRequest) and len(message.entries) > 1:
         size = sum(len(entry.frame) for entry in message.entries)
         if size > most_bytes:
@@ -289,8 +289,8 @@ def message_is_bounded(member: Member, message: Message, most_bytes: int) -> Non
 
 
 def reads_are_bounded(member: Member, event: Event, reads: int, touched: int) -> None:
-    """16: entries that follow each other are read together. `touched` are the files before the step and the
-    outputs of it, of which each may need a read."""
+    """16: adjacent entries are read together. `touched` counts the files before the step and its outputs,
+    each of which may need a read."""
     most = touched + _OTHER_READS
     if isinstance(event, Receive) and isinstance(event.message, _SEARCHING):
         most += _HEADERS_SEARCHED
@@ -299,6 +299,6 @@ def reads_are_bounded(member: Member, event: Event, reads: int, touched: int) ->
 
 
 def repeat_changes_nothing(member: Member, request: object, before: object, after: object) -> None:
-    """15: `before` and `after` are what the member was and what it answered, the first and second time."""
+    """15: `before` and `after` are the state and the answer of the member, the first and the second time."""
     if before != after:
         raise Violation(15, f"{member} got {request} again: {before} became {after}")

@@ -1,9 +1,9 @@
-"""Clients of a simulated cluster: they want something done and ask until it is.
+"""Clients of a simulated cluster: they retry each request until it is done.
 
-A request travels over the network to a node, which may not be the leader, may be dead, or may answer too
-late. The client asks again, elsewhere or at the same place, with the same stamp; so each request ends as
-done, and what it was told must be true: of the committed log, and in the order of real time. What clients say
-to nodes is here; what they want is in `hawser.testing.workload`.
+A request goes over the network to a node, which may not be the leader, may be dead, or may answer late. The
+client retries with the same stamp, at the same or another node, so each request is done at last. The answer
+must agree with the committed log and with real-time order. This module has the protocol of clients;
+`hawser.testing.workload` has their requests.
 """
 
 from abc import ABC, abstractmethod
@@ -44,7 +44,7 @@ __all__ = [
 PATIENCES: Final = (3_000, 20_000)
 ALL_VALUES: Final = 1 << 60
 
-# Whose request, the how-manieth, and which part of it.
+# The client, the number of its request, and the part of the request.
 Tag = tuple[str, int, int]
 
 
@@ -57,8 +57,7 @@ class Lock(msgspec.Struct, frozen=True):
 
 
 class Inquiry(msgspec.Struct, frozen=True):
-    """What became of this transaction, which is to be asked of its home; without one, what is prepared
-    there."""
+    """Asks the coordinator shard for the outcome of a transaction, or without one for the prepared ones."""
 
     transaction: TransactionId | None = None
 
@@ -71,9 +70,9 @@ class Errand(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What goes to a node: commands for the log, or without any a read of the newest values. With an offset
-    it is a read from there on of what this very node has, whether it leads or not; with an errand, something
-    about the queue or about transactions."""
+    """A request to a node: commands for the log, or without commands a linearizable read. With an offset it
+    reads the records of this node from there on, whether it leads or not. An errand is about the queue or
+    transactions."""
 
     tag: Tag
     commands: tuple[Command, ...] = ()
@@ -83,13 +82,13 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """The node did not do it, or it may have."""
+    """The request failed, or its outcome is unknown."""
 
     reason: Reason
 
 
 class View(msgspec.Struct, frozen=True):
-    """What a read saw: the first offset, the one behind the last, and the newest values in their order."""
+    """The result of a read: the first offset, the offset after the last, and the newest values in order."""
 
     start: int
     end: int
@@ -97,7 +96,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Excerpt(msgspec.Struct, frozen=True):
-    """What one node had from `offset` on, when it had applied everything through `applied`; no values if
+    """The records of one node from `offset` on, when it had applied entries up to `applied`; no values if
     `offset` is not between `start` and `end`."""
 
     applied: int
@@ -127,17 +126,17 @@ Outcome = Answer | Failure
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What comes back about one part of a request."""
+    """The answer to one part of a request."""
 
     tag: Tag
     outcome: Outcome
 
 
 class Client(ABC):
-    """Has one request at a time, of one or more parts; `idle` when it has none."""
+    """A client with one request at a time, of one or more parts; `idle` without a request."""
 
     most_values = 0
-    # Where to read at a node that need not lead; 0 to read what is certainly the newest.
+    # The offset of a read at any node; 0 for a linearizable read.
     offset = 0
     errand: Errand | None = None
 
@@ -160,11 +159,11 @@ class Client(ABC):
         return not self._open
 
     def describe(self) -> str:
-        """What it waits for."""
+        """The pending request, as text."""
         return f"request {self._number}, attempt {self._attempt}, open {list(self._open.values())}"
 
     def begin(self) -> None:
-        """Ask for something new, unless there is a request already or nothing more is wanted."""
+        """Begin a new request, unless one is pending or the workload is done."""
         if self._open or self.stopped:
             return
         self._number += 1
@@ -183,7 +182,7 @@ class Client(ABC):
 
     @abstractmethod
     def judge(self, place: int, outcome: Answer) -> bool:
-        """Hold the cluster to what it said; False if it has to be asked again."""
+        """Check the answer; False if the request must be sent again."""
 
     def _ask(self) -> None:
         self._attempt += 1
@@ -194,7 +193,7 @@ class Client(ABC):
         cluster.clock.after(self.patience, self._ask_again, self._number, self._attempt)
 
     def _whom_to_ask(self) -> str:
-        """Most often the leader in the map, sometimes whoever."""
+        """The node to send to: usually the leader in the map, sometimes any node."""
         leader = self.cluster.store.metadata.leader
         if leader is not None and self.random.random() < 0.8:
             return host_of(leader)
@@ -211,7 +210,7 @@ class Client(ABC):
             self._ask()
 
     def gives_up(self) -> bool:
-        """Whether it does not wait for the end of its request but goes on to the next."""
+        """Whether it abandons its request and begins the next one."""
         return False
 
     def _receive(self, sender: str, to: str, payload: object) -> None:
@@ -230,5 +229,6 @@ class Client(ABC):
             self.cluster.clock.after(self.rest(), self.begin)
 
     def rest(self) -> int:
-        """For how long it does nothing between two requests."""
+        """The pause between two requests."""
+
         return 1 + int(self.random.random() * self.pace)

@@ -1,8 +1,8 @@
-"""The judge of a cluster: looks at a member after each of its steps and holds it to the sixteen statements.
+"""The judge of a cluster: checks the sixteen statements after each step of a member.
 
-It sees every member and every disk at once, which nobody in the cluster can. It looks only at what a step
-changed, so a look costs microseconds. What was committed once is the truth (`hawser.testing.truth`); what any
-member commits, applies or serves later is compared with it.
+Unlike any process of the cluster it sees all members and disks at once. It checks only the changes of a step,
+which takes microseconds. The first commit of an entry defines the truth (`hawser.testing.truth`); entries
+that a member commits, applies or serves later are compared with it.
 """
 
 from bisect import bisect_left
@@ -32,7 +32,7 @@ _SAYING: Final = (
 
 
 class Judge:
-    """Raises `Violation` as soon as a statement does not hold."""
+    """Raises `Violation` at the first statement that does not hold."""
 
     def __init__(self, truth: Truth, metadata: Metadata) -> None:
         self.truth = truth
@@ -42,27 +42,27 @@ class Judge:
         self.looks = 0
         self._admitted: dict[int, set[frozenset[Member]]] = {}
         self._admit(metadata)
-        # Parallel: up to which index everything was committed, and in which epoch.
+        # Parallel lists: commit indexes and their epochs.
         self._committed_epochs: list[int] = []
         self._committed_last: list[int] = []
 
     def watch(self, member: Member) -> Watch:
-        """What is remembered of a member; a new one has nothing."""
+        """The watch of a member; that of a new member is empty."""
         watch = self.watches.get(member)
         if watch is None:
             watch = self.watches[member] = Watch(member)
         return watch
 
     def started(self, replica: Replica, incarnation: int, was_cutting: bool) -> None:
-        """A process began to run this member. All that was on disk must be, unless the last one ended while
-        it cut or replaced its log; what was committed must be in any case."""
+        """A process started for this member. It must have all entries on disk, unless the last process ended
+        while it truncated or replaced its log, and committed entries in any case."""
         watch = self.watch(replica.member)
         floor = min(watch.commit, watch.synced) if was_cutting else watch.synced
         checks.disk_kept_its_word(watch, floor, replica.journal.epochs)
         watch.committed = min(watch.committed, replica.journal.head.index)
         watch.incarnation = incarnation
         watch.role = Role.NOT_MEMBER
-        # The commit index is known again when a leader tells it; what is applied was committed.
+        # The leader reports the commit index again; applied entries were committed.
         watch.commit = watch.applied = 0
         self.look(replica)
 
@@ -102,8 +102,8 @@ class Judge:
             )
 
     def stored(self, old: Metadata, new: Metadata, leader: Replica | None, gone: set[Member]) -> None:
-        """The metadata was written; `leader` is the member that it names, if its process runs, `gone` are
-        those without a disk."""
+        """The metadata was written. `leader` is its leader if that process runs; `gone` are the members
+        without a disk."""
         checks.metadata_grows(old, new)
         checks.quorums_meet(new)
         last = self.truth.id_at(self.truth.last)
@@ -116,7 +116,7 @@ class Judge:
                 checks.steady_ensemble_is_the_leaders(new, leader.member, leading.members)
 
     def _admit(self, metadata: Metadata) -> None:
-        """The ensembles that a leader may count with in this epoch."""
+        """The ensembles with which a leader may count majorities in this epoch."""
         admitted = self._admitted.setdefault(metadata.epoch, set())
         if metadata.status is Status.ELECTION:
             admitted.add(frozenset(metadata.final_ensemble))
@@ -192,6 +192,6 @@ class Judge:
             self._committed_last.append(index)
 
     def _committed_before(self, epoch: int) -> EntryId:
-        """The last entry that was committed in an epoch below this one."""
+        """The last entry that was committed in an earlier epoch."""
         place = bisect_left(self._committed_epochs, epoch)
         return self.truth.id_at(self._committed_last[place - 1]) if place else NO_ENTRY

@@ -1,9 +1,8 @@
-"""What a cluster has committed: one log, and what it means.
+"""The truth of a simulated cluster: the committed log and its state.
 
-The first member that commits an index decides what is there; anything else there later is a violation. A
-machine of its own applies every entry as it is committed, so that the state of each member can be compared at
-each index; beside it a twin of a few lines, which knows nothing of that machine, counts records and remembers
-receipts, so that the machine is judged too.
+The first member that commits an index defines its entry; another entry at that index is a violation. A state
+machine applies each committed entry, so that the state of each member can be compared at each index. An
+independent twin of a few lines counts records and keeps receipts, which checks the state machine itself.
 """
 
 from typing import Final
@@ -32,12 +31,12 @@ _read_settle: Final = decoder(QueueSettle)
 
 
 def shard_parts(page_places: int) -> tuple[Part, ...]:
-    """What a simulated shard is made of: a topic, a queue, transactions."""
+    """The parts of a simulated shard: a topic, a queue, transactions."""
     return (*topic_parts(page_places), Queue(page_places, STEP_BYTES), Branches(), Decisions())
 
 
 class Blocks(dict[str, bytes]):
-    """Blocks of a state machine, in memory."""
+    """The blocks of a state machine, in memory."""
 
     write = dict.__setitem__
     read = dict.__getitem__
@@ -58,7 +57,7 @@ class Truth:
         self._bounds = [(1, 1)]
         self._latest: dict[bytes, tuple[int, int]] = {}
         self.zombies = 0
-        # The first offset and the one behind the last, as far as anybody was told.
+        # The first offset and the offset after the last, as reported to clients.
         self.told = (1, 1)
 
     @property
@@ -68,14 +67,14 @@ class Truth:
 
     @property
     def end(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return len(self.values) + 1
 
     def id_at(self, index: int) -> EntryId:
         return EntryId(self.epochs[index - 1], index) if index else NO_ENTRY
 
     def extend(self, entry: Entry) -> None:
-        """This entry is committed; nobody has committed its index before."""
+        """Add a committed entry with a new index."""
         assert entry.index == self.last + 1
         self.entries.append(entry)
         self.epochs.append(entry.epoch)
@@ -93,27 +92,27 @@ class Truth:
         self._bounds.append((start, self.end))
 
     def bounds_at(self, index: int) -> tuple[int, int]:
-        """The first offset, and the one behind the last, once everything through `index` is applied."""
+        """The first offset and the offset after the last, when entries up to `index` are applied."""
         if index > self.last:
             raise Violation(8, f"somebody applied {index}, but only {self.last} entries are committed")
         return self._bounds[index]
 
     def compare_state(self, member: Member, applied: int, state_hash: int) -> None:
-        """A member has applied everything through `applied`."""
+        """Compare the state of a member that has applied entries up to `applied`."""
         if applied > self.last:
             raise Violation(8, f"{member} applied {applied}, but only {self.last} entries are committed")
         if self._hashes[applied] != state_hash:
             raise Violation(0, f"the state of {member} at {applied} is not the one of the committed log")
 
     def compare_whole(self, member: Member, machine: Machine, view: View) -> None:
-        """A member that has applied everything, with all the records it serves."""
+        """Compare a member that has applied all entries, including the records that it serves."""
         if machine.digest() != self.machine.digest():
             raise Violation(0, f"the state of {member} is not the one of the committed log, its hash is")
         if view.end != self.end or list(view.values) != self.values[view.start - 1 :]:
             raise Violation(0, f"{member} serves {view.start} to {view.end}, which is not what was published")
 
     def acknowledge(self, stamp: Stamp, first_offset: int, count: int) -> Place:
-        """A producer was told where its batch is; it must be there, once."""
+        """Check that the acknowledged batch of a producer is in the log once, at its place."""
         place = self.places.get(stamp)
         if place is None or (place.first_offset, place.count) != (first_offset, count):
             raise Violation(
@@ -123,7 +122,7 @@ class Truth:
         return place
 
     def tell(self, start: int, end: int) -> None:
-        """Somebody knows that the topic reaches so far; whoever reads from here on must see as much."""
+        """Note that a client knows the topic up to this offset; later reads must include it."""
         self.told = (max(self.told[0], start), max(self.told[1], end))
 
     def _extend_twin(self, entry: Entry, result: Result) -> None:
@@ -153,7 +152,7 @@ class Truth:
             self._latest[stamp.producer] = (stamp.incarnation, stamp.sequence)
 
     def _takes(self, stamp: Stamp) -> bool:
-        """Whether a batch is new and in its turn; it counts once, whatever was sent."""
+        """Whether a batch is new and in sequence; each batch counts once."""
         incarnation, sequence = self._latest.get(stamp.producer, (0, 0))
         if stamp.incarnation > incarnation:
             return stamp.sequence == 1

@@ -1,4 +1,4 @@
-"""What the clients of a simulated cluster want, and what they hold it to."""
+"""The workload of a simulated cluster: the requests of its clients, and the checks of the answers."""
 
 from collections.abc import Sequence
 from random import Random
@@ -34,8 +34,8 @@ def batch_command(stamp: Stamp, values: Sequence[bytes], kind: Kind = Kind.BATCH
 
 
 class Producer(Client):
-    """Publishes batches, a few at a time. Now and then it does not wait for the end but begins a new
-    incarnation: what the old one left behind may come in before it, never after."""
+    """Publishes batches, a few at a time. Sometimes it begins a new incarnation without waiting: batches of
+    the old incarnation may be committed before it, never after."""
 
     most_batches = 3
     restarting_share = 0.1
@@ -57,7 +57,7 @@ class Producer(Client):
         return commands
 
     def make_command(self, stamp: Stamp) -> Command:
-        """What goes out under this stamp."""
+        """The commands with this stamp."""
         return batch_command(stamp, self._values(stamp))
 
     def gives_up(self) -> bool:
@@ -85,7 +85,7 @@ class Producer(Client):
 
 
 class Reader(Client):
-    """Reads, and sees at least what anybody had been told before it asked."""
+    """Reads, and must see everything that any client knew before the request."""
 
     most_values = 6
 
@@ -114,7 +114,7 @@ class Reader(Client):
 
 
 class Visitor(Client):
-    """Reads at any node whatever that node has; whoever reads the newest afterwards sees as much."""
+    """Reads the records of any node; later linearizable reads must include them."""
 
     most_values = 6
 
@@ -148,7 +148,7 @@ class Visitor(Client):
 
 
 class BranchMaintenance(Client):
-    """A consumer group of one, which moves on, and a retention that follows it."""
+    """A consumer group with one member that advances, and retention that follows it."""
 
     def __init__(self, cluster: "Cluster", name: str, random: Random) -> None:
         super().__init__(cluster, name, random)
@@ -182,7 +182,7 @@ class BranchMaintenance(Client):
         elif isinstance(asked, GroupCommit) and isinstance(outcome, Committed):
             self._position = outcome.position
         elif isinstance(asked, GroupCommit) and isinstance(outcome, Rejected):
-            # An earlier attempt may have taken effect; nobody else moves this group.
+            # An earlier attempt may have taken effect; only this client moves the group.
             if outcome.reason is not Reason.MOVED or outcome.current != asked.after:
                 raise Violation(0, f"{self.name} asked for {asked} and was told {outcome}")
             self._position = outcome.current
@@ -192,7 +192,7 @@ class BranchMaintenance(Client):
 
 
 class Hand(Client):
-    """The client behind the methods of a cluster: asks for one thing and waits for it."""
+    """The client behind the methods of a cluster: sends one request and waits for it."""
 
     most_values = ALL_VALUES
 
