@@ -23,7 +23,7 @@ from hawser.testing.queue_clients import Consumer, Drain, Putter
 from hawser.testing.store import StoreFaults
 from hawser.testing.swarm import Swarm
 from hawser.testing.transaction_ring import Ring
-from hawser.testing.workload import BranchMaintenance, Producer, Reader, Visitor
+from hawser.testing.workload import Keeper, Producer, Reader, Visitor
 
 __all__ = ["Outcome", "Simulation", "simulate"]
 
@@ -73,7 +73,7 @@ class Simulation:
             (Producer, swarm.producers),
             (Reader, swarm.readers),
             (Visitor, swarm.visitors),
-            (BranchMaintenance, swarm.branch_maintenances),
+            (Keeper, swarm.keepers),
             (Putter, swarm.putters),
             (Consumer, swarm.consumers),
         ):

@@ -29,7 +29,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     producers: int = 1
     readers: int = 1
     visitors: int = 0
-    branch_maintenances: int = 1
+    keepers: int = 1
     putters: int = 1
     consumers: int = 1
     pace: int = 2_000
@@ -118,7 +118,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
             producers=random.randint(1, 3),
             readers=random.randint(0, 2),
             visitors=random.randint(0, 1),
-            branch_maintenances=random.randint(0, 2),
+            keepers=random.randint(0, 2),
             pace=random.choice((200, 1_000, 3_000)),
             events=random.randint(2_000, 15_000),
             interval=random.choice((6_000, 20_000, 60_000)),

@@ -25,7 +25,7 @@ from hawser.testing.clients import ALL_VALUES, Answer, Client, Excerpt, View
 if TYPE_CHECKING:
     from hawser.testing.cluster import Cluster
 
-__all__ = ["Hand", "BranchMaintenance", "Producer", "Reader", "Visitor"]
+__all__ = ["Hand", "Keeper", "Producer", "Reader", "Visitor"]
 
 
 def batch_command(stamp: Stamp, values: Sequence[bytes], kind: Kind = Kind.BATCH) -> Command:
@@ -147,7 +147,7 @@ class Visitor(Client):
         return True
 
 
-class BranchMaintenance(Client):
+class Keeper(Client):
     """A consumer group with one member that advances, and retention that follows it."""
 
     def __init__(self, cluster: "Cluster", name: str, random: Random) -> None:
