@@ -14,7 +14,7 @@ FRAMES = 30
 def camera() -> None:
     """Draw each frame straight into shared memory; it is published when the block ends."""
     with hawser.connect(name="camera") as bus:
-        frames = bus.topic("camera/front", create=False)
+        frames = bus.topic("viewer/camera", create=False)
         for number in range(FRAMES):
             with frames.loan_array(SHAPE, "u1", key=b"front") as frame:
                 frame[:] = 0
@@ -24,7 +24,7 @@ def camera() -> None:
 
 def main() -> None:
     with hawser.connect(name="viewer") as bus:
-        frames = bus.topic("camera/front", slot_size=HEIGHT * WIDTH * 3 + 64, history=4, depth=4)
+        frames = bus.topic("viewer/camera", slot_size=HEIGHT * WIDTH * 3 + 64, history=4, depth=4)
         # Reliable: the camera waits for this viewer rather than overwrite what it has not seen.
         with frames.subscribe(reliable=True) as subscription:
             process = multiprocessing.get_context("spawn").Process(target=camera)

@@ -21,7 +21,7 @@ def drain(jobs: hawser.Queue[Any]) -> None:
 
 def main() -> None:
     with hawser.connect() as bus:
-        jobs = bus.queue("numbers", max_deliveries=2)
+        jobs = bus.queue("divisions", max_deliveries=2)
         jobs.put_many([b"1", b"two", b"3"])
         drain(jobs)
         dead_letters = jobs.dead_letters()

@@ -9,7 +9,7 @@ import hawser
 
 def worker(name: str, dies: bool) -> None:
     """Do jobs until there are none; or die, without any warning, with one in hand."""
-    with hawser.connect(name=name) as bus, bus.queue("jobs", create=False) as jobs:
+    with hawser.connect(name=name) as bus, bus.queue("squares", create=False) as jobs:
         while (job := jobs.get(timeout=0)) is not None:
             with job:  # accepted at the end, released by an exception
                 number = int(bytes(job))
@@ -27,7 +27,7 @@ def run_worker(name: str, dies: bool) -> None:
 
 def main() -> None:
     with hawser.connect(name="boss") as bus:
-        jobs = bus.queue("jobs", slot_size=64)
+        jobs = bus.queue("squares", slot_size=64)
         jobs.put_many([b"%d" % number for number in range(1, 6)])
         run_worker("first", dies=True)
         print(f"{jobs.info().claimed} job in the hands of the dead")

@@ -10,7 +10,7 @@ import hawser
 def worker(first: int, dies: bool) -> None:
     """Publish three numbers; then, in the middle of writing a fourth, die without any warning."""
     with hawser.connect(name="worker") as bus:
-        numbers = bus.topic("numbers", create=False)
+        numbers = bus.topic("counted", create=False)
         for number in range(first, first + 3):
             numbers.publish(b"%d" % number)
         if dies:
@@ -28,7 +28,7 @@ def run_worker(first: int, dies: bool) -> None:
 
 def main() -> None:
     with hawser.connect(name="reader") as bus:
-        numbers = bus.topic("numbers", slot_size=64)
+        numbers = bus.topic("counted", slot_size=64)
         with numbers.subscribe() as subscription:
             run_worker(1, dies=True)
             print(f"slots lent to the dead: {numbers.info().slots_lent}")

@@ -1,6 +1,6 @@
 """Two consumers share the work of a group; one leaves, and the other goes on with all of it.
 
-python consumer_group.py hawser://127.0.0.1:7400
+python consumer_group.py [URL]
 """
 
 import sys
@@ -10,8 +10,9 @@ import hawser
 
 ORDERS = 40
 
-with hawser.connect(sys.argv[1], name="shop") as bus:
-    orders = bus.topic("orders", partitions=4)
+url = sys.argv[1] if len(sys.argv) > 1 else "hawser://127.0.0.1:7400"
+with hawser.connect(url, name="shop") as bus:
+    orders = bus.topic("billing/orders", partitions=4)
     customers = [str(number % 10).encode() for number in range(ORDERS)]
     # All orders of a customer are in one partition, in their order.
     orders.publish_many([f"order {number}".encode() for number in range(ORDERS)], keys=customers)

@@ -1,6 +1,6 @@
 """Orders come in, invoices go out, each exactly once, though a worker is killed with everything in hand.
 
-python exactly_once.py hawser://127.0.0.1:7400
+python exactly_once.py [URL]
 
 A worker takes an order from a queue, publishes the invoice and accepts the order, in one transaction: either
 all of it has happened or nothing.
@@ -20,7 +20,7 @@ ORDERS = 20
 def work(url: str, fatal: bytes) -> None:
     """Bill orders until it is ended; dies by its own hand at the order `fatal`."""
     with hawser.connect(url, name="worker") as bus:
-        orders, invoices = bus.queue("orders"), bus.topic("invoices")
+        orders, invoices = bus.queue("invoicing/orders"), bus.topic("invoicing/invoices")
 
         def bill(tx: hawser.Transaction) -> None:
             order = tx.get(orders, timeout=1)
@@ -39,8 +39,8 @@ def work(url: str, fatal: bytes) -> None:
 def main(url: str) -> None:
     with hawser.connect(url, name="shop") as bus:
         # On one shard, so that a transaction over both is one entry of one log.
-        invoices = bus.topic("invoices", partitions=1)
-        orders = bus.queue("orders", colocate="invoices")
+        invoices = bus.topic("invoicing/invoices", partitions=1)
+        orders = bus.queue("invoicing/orders", colocate="invoicing/invoices")
         orders.put_many([b"order %d" % number for number in range(ORDERS)])
 
         worker = [sys.executable, __file__, url]
@@ -65,4 +65,4 @@ def main(url: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) > 2:
         work(sys.argv[1], sys.argv[2].encode())
-    main(sys.argv[1])
+    main(sys.argv[1] if len(sys.argv) > 1 else "hawser://127.0.0.1:7400")

@@ -1,4 +1,4 @@
-"""Publish to a topic of a cluster and read it back: python hello_cluster.py hawser://127.0.0.1:7400
+"""Publish to a topic of a cluster and read it back: python hello_cluster.py [URL]
 
 `hawser up` starts a cluster on this machine and prints its URL.
 """
@@ -7,7 +7,8 @@ import sys
 
 import hawser
 
-with hawser.connect(sys.argv[1], name="hello") as bus:
+url = sys.argv[1] if len(sys.argv) > 1 else "hawser://127.0.0.1:7400"
+with hawser.connect(url, name="hello") as bus:
     greetings = bus.topic("greetings", partitions=1)
 
     for word in (b"hello", b"replicated", b"world"):

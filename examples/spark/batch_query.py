@@ -1,4 +1,4 @@
-"""Ask a topic a question: python batch_query.py hawser://127.0.0.1:7400
+"""Ask a topic a question: python batch_query.py [URL]
 
 `hawser up` starts a cluster on this machine and prints its URL.
 """
@@ -10,9 +10,9 @@ import msgspec
 import hawser
 import hawser.spark
 
-url = sys.argv[1]
+url = sys.argv[1] if len(sys.argv) > 1 else "hawser://127.0.0.1:7400"
 with hawser.connect(url, name="shop") as bus:
-    orders = bus.topic("spark-orders", partitions=2)
+    orders = bus.topic("spark-prices", partitions=2)
     customers = ("anna", "ben", "cleo")
     for number in range(30):
         customer = customers[number % 3]
@@ -23,7 +23,7 @@ with hawser.connect(url, name="shop") as bus:
     table = (
         spark.read.format("hawser")
         .option("endpoints", url)
-        .option("subscribe", "spark-orders")
+        .option("subscribe", "spark-prices")
         .option("valueFormat", "json")
         .option("valueSchema", "customer string, price double")
         .load()

@@ -1,6 +1,6 @@
 """Take orders from a queue, add them up, and write the totals to a topic: each order counts exactly once.
 
-python exactly_once.py hawser://127.0.0.1:7400
+python exactly_once.py [URL]
 
 The query claims messages of the queue for itself. Its batch of totals is one transaction, which is decided
 once; the claim is committed when Spark has noted that. Kill it wherever you like and start it again on its
@@ -14,11 +14,11 @@ from pathlib import Path
 import hawser
 import hawser.spark
 
-url = sys.argv[1]
+url = sys.argv[1] if len(sys.argv) > 1 else "hawser://127.0.0.1:7400"
 spark = hawser.spark.session("exactly once")
 
 with tempfile.TemporaryDirectory() as directory, hawser.connect(url, name="shop") as bus:
-    orders, totals = bus.queue("spark-orders"), bus.topic("spark-totals")
+    orders, totals = bus.queue("spark-carts"), bus.topic("spark-totals")
     checkpoint = str(Path(directory) / "checkpoint")
 
     def bring_up_to_date() -> None:
@@ -26,7 +26,7 @@ with tempfile.TemporaryDirectory() as directory, hawser.connect(url, name="shop"
         sums = (
             spark.readStream.format("hawser")
             .option("endpoints", url)
-            .option("queue", "spark-orders")
+            .option("queue", "spark-carts")
             # The name, of this query only, under which it takes messages.
             .option("claimName", "totals")
             .load()

@@ -1,6 +1,6 @@
 """Land a topic in a Delta table, each record exactly once, with `deltalake`: no Java library is needed.
 
-python land_in_delta.py hawser://127.0.0.1:7400
+python land_in_delta.py [URL]
 
 The tasks of a batch write files into the table's directory; one commit then names them, together with the
 query and the number of the batch. A batch that is run again, because the program was killed before Spark
@@ -70,7 +70,7 @@ def _file(file: Path, table: Path) -> AddAction:
 
 
 def main() -> None:
-    url = sys.argv[1]
+    url = sys.argv[1] if len(sys.argv) > 1 else "hawser://127.0.0.1:7400"
     spark = hawser.spark.session("land in delta")
     with tempfile.TemporaryDirectory() as name, hawser.connect(url, name="shop") as bus:
         orders = bus.topic("delta-orders", partitions=2)

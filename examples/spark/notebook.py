@@ -1,6 +1,6 @@
 """A topic in a notebook: each `# %%` is a cell, for Jupyter, VS Code or PyCharm.
 
-As a program: python notebook.py hawser://127.0.0.1:7400
+As a program: python notebook.py [URL]
 """
 
 # %% Connect.
@@ -9,7 +9,7 @@ import sys
 import hawser
 import hawser.spark
 
-url = sys.argv[1]
+url = sys.argv[1] if len(sys.argv) > 1 else "hawser://127.0.0.1:7400"
 bus = hawser.connect(url, name="notebook")
 spark = hawser.spark.session("notebook")
 

@@ -1,6 +1,6 @@
 """Follow a topic, add up what comes, and keep a table of it that every run brings up to date.
 
-python streaming_aggregation.py hawser://127.0.0.1:7400
+python streaming_aggregation.py [URL]
 
 The checkpoint says how far the query is. Each run reads what is new and nothing twice, also if the one before
 was killed.
@@ -13,7 +13,7 @@ from pathlib import Path
 import hawser
 import hawser.spark
 
-url = sys.argv[1]
+url = sys.argv[1] if len(sys.argv) > 1 else "hawser://127.0.0.1:7400"
 spark = hawser.spark.session("streaming aggregation")
 
 with tempfile.TemporaryDirectory() as directory, hawser.connect(url, name="sensors") as bus:

@@ -1,6 +1,7 @@
 """Every example runs to its end, says something, and leaves nothing behind."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 from hawser.testing import LocalBus
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.py"))
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LAST_LINES = {
     "camera_frames.py": "viewer: the last line is still there: True",
     "dead_letters.py": "1 dead letter left",
@@ -25,18 +27,37 @@ def test_all_examples_are_known() -> None:
     assert [path.name for path in EXAMPLES] == sorted(LAST_LINES)
 
 
+def run(program: Path, local: LocalBus) -> list[str]:
+    """What it prints, line by line."""
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, "HAWSER_DIR": str(local.directory)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_example_runs(path: Path) -> None:
     with LocalBus() as local:
-        environment = {**os.environ, "HAWSER_DIR": str(local.directory)}
-        done = subprocess.run(
-            [sys.executable, str(path)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert LAST_LINES[path.name] in done.stdout.splitlines()
+        assert LAST_LINES[path.name] in run(path, local)
         assert os.listdir(local.directory) == [".lock"]
+
+
+def test_examples_run_twice_and_after_the_readme(tmp_path: Path) -> None:
+    """A reader tries all of them in one domain."""
+    block = re.search(
+        r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert block is not None
+    program = tmp_path / "readme.py"
+    program.write_text(block.group(1), encoding="utf-8")
+    with LocalBus() as local:
+        for _ in range(2):
+            assert run(program, local)
+            for path in EXAMPLES:
+                assert LAST_LINES[path.name] in run(path, local)

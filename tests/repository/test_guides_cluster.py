@@ -33,11 +33,6 @@ def test_all_examples_are_known() -> None:
     assert [path.name for path in EXAMPLES] == sorted([*LAST_LINES, WITH_POSTGRES])
 
 
-@pytest.mark.parametrize("name", LAST_LINES)
-def test_the_example_runs(cluster: RunningCluster, name: str) -> None:
-    assert run(cluster, str(FOLDER / name)).splitlines()[-1] == LAST_LINES[name]
-
-
 def test_a_transaction_over_postgres_is_all_or_nothing(cluster: RunningCluster) -> None:
     with postgres_server() as server:
         lines = run(cluster, str(FOLDER / WITH_POSTGRES), server).splitlines()
@@ -59,8 +54,8 @@ def test_the_guide_runs(cluster: RunningCluster, tmp_path: Path, name: str, coun
     assert run(cluster, str(program)).splitlines()[-1].startswith(last)
 
 
-def test_the_readme_runs(tmp_path: Path) -> None:
-    """Its programs for clusters, twice: a reader tries them again. Guides have topics of these names."""
+def test_the_readme_and_the_examples_run(tmp_path: Path) -> None:
+    """Twice, and after each other, as a reader tries them. Guides have topics of these names."""
     blocks = re.findall(
         r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
     )
@@ -72,3 +67,5 @@ def test_the_readme_runs(tmp_path: Path) -> None:
         program.write_text((first + second).replace(given, cluster.url), encoding="utf-8")
         for taken in ("b'two apples'", "b'ONE APPLE'"):
             assert run(cluster, str(program)).splitlines()[-1].endswith(taken)
+            for name, last in LAST_LINES.items():
+                assert run(cluster, str(FOLDER / name)).splitlines()[-1] == last
