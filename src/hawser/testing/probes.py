@@ -1,7 +1,7 @@
-"""Rare paths, counted: an attack that never came to one has not attacked it.
+"""Probes: counters of rare paths, which show whether the simulated runs reach them.
 
-They are seen from outside, in what members say, what they become and what the store holds; nothing in the
-protocol knows that it is watched.
+They observe from outside the messages and states of members and the metadata store; the protocol has no
+probes in its code.
 """
 
 from collections.abc import Callable
@@ -116,7 +116,7 @@ EVERY_MARK: Final = (
 
 
 class Before(NamedTuple):
-    """What a member was before a step."""
+    """The state of a member before a step."""
 
     role: Role
     epoch: int
@@ -128,7 +128,7 @@ class Before(NamedTuple):
 
 
 class Probes:
-    """Counts by name. What is not in `EVERY_MARK` cannot be counted."""
+    """Counters by name; only names in `EVERY_MARK` are permitted."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(EVERY_MARK, 0)
@@ -148,7 +148,7 @@ class Probes:
 
     @staticmethod
     def before(replica: Replica) -> Before:
-        """To be taken before a step and handed to `stepped`."""
+        """The state before a step, for `stepped`."""
         node = replica.node
         leading = node.leadership
         unknown = 0
@@ -166,7 +166,7 @@ class Probes:
         )
 
     def stepped(self, before: Before, replica: Replica, event: Event, outputs: list[Output]) -> None:
-        """A member made a step."""
+        """Count the paths of a member's step."""
         node = replica.node
         if before.role is Role.LEADER and node.role is not Role.LEADER:
             self.counts["leader deposed"] += 1
@@ -237,7 +237,7 @@ class Probes:
             self.count("write refused while handing over", replica.node.leadership.successor is not None)
 
     def started(self, replica: Replica, watch: Watch) -> None:
-        """A process began; `watch` is as the last one was."""
+        """Count the paths of a process start; `watch` has the state of the last process."""
         self.count("unsynced tail lost", replica.journal.head.index < len(watch.epochs))
         self.count("leader restarted in its epoch", replica.journal.promise.led)
 
@@ -245,7 +245,7 @@ class Probes:
         self.count("order not carried out", not report.done)
 
     def stored(self, old: Metadata, new: Metadata, gone: set[Member]) -> None:
-        """The metadata was written."""
+        """Count the paths of a metadata write."""
         change = old.change
         if new.status is Status.ELECTION and change is not None and new.change is None:
             rolled_back = old.phase is Phase.COMMIT

@@ -1,8 +1,7 @@
-"""Clients of the queue of a simulated cluster: some put, some get and settle, and not all of them are sound.
+"""Clients of the queue of a simulated cluster: producers and consumers, some of them faulty.
 
-A consumer dies and leaves what it held, hangs until nobody waits for it any more and then goes on as if
-nothing had been, does not wait for an answer, or names tokens that it never got. What it is told must be true
-nevertheless.
+A consumer dies with held messages, hangs until its session has expired and then continues, does not wait for
+an answer, or uses tokens that it did not get. The answers must be correct nevertheless.
 """
 
 from collections.abc import Sequence
@@ -27,15 +26,15 @@ if TYPE_CHECKING:
 __all__ = ["Consumer", "Drain", "Putter"]
 
 
-# Accepted, released or rejected, as often as here: a dead letter is moved back as often as not.
+# The relative frequencies of accept, release and reject; a dead letter is moved back half of the time.
 _VERDICTS: Final = {MESSAGES: (0, 0, 0, 0, 0, 1, 1, 2), DEAD_LETTERS: (0, 1, 2, 2)}
 
 
 class Putter(Producer):
-    """Puts batches, and again when there was no room. With the first ones it says how much the queue may
-    hold: one request, which it pursues to the end, so that there is no run without a message."""
+    """Puts batches, and retries when the queue is full. Its first request also sets the capacity of the queue
+    and is retried to the end, so that every run has a message."""
 
-    # With what it says first, as many commands as a producer has.
+    # With its first request it has as many commands as a producer.
     most_batches = Producer.most_batches - 1
 
     def __init__(self, cluster: "Cluster", name: str, random: Random) -> None:
@@ -71,7 +70,7 @@ class Putter(Producer):
 
 
 class Consumer(Client):
-    """Gets messages and settles them, one request after the other."""
+    """A consumer that gets and settles messages, with one request at a time."""
 
     dying_share = 0.03
     hanging_share = 0.05
@@ -88,7 +87,8 @@ class Consumer(Client):
         self._begin_life()
 
     def _whom_to_ask(self) -> str:
-        """As often as not whoever gave it something last, who may lead no more and not know it."""
+        """The node to send to: half of the time the node of the last delivery, which may be a deposed
+        leader."""
         if self._giver is not None and self.random.random() < 0.5:
             return self._giver
         return super()._whom_to_ask()
@@ -99,7 +99,7 @@ class Consumer(Client):
         super()._receive(sender, to, payload)
 
     def _begin_life(self) -> None:
-        """Another process, which knows nothing of the one before."""
+        """Restart as a new process without state."""
         self._lives += 1
         self._session = f"{self.name}/{self._lives}"
         here = not self.cluster.swarm.forwards
@@ -138,13 +138,13 @@ class Consumer(Client):
         return asks and self.random.random() < self.leaving_share
 
     def rest(self) -> int:
-        """Most often for a moment, sometimes for longer than anybody waits for a session."""
+        """The duration of a pause: usually short, sometimes longer than the session's timeout."""
         if self.random.random() < self.hanging_share:
             return 2 * self.cluster.swarm.policy.session_duration
         return super().rest()
 
     def _settlement(self) -> Settlement:
-        """Some of what it holds, most of it accepted."""
+        """Settle some of the held messages, mostly by accept."""
         verdicts: tuple[list[Token], list[Token], list[Token]] = ([], [], [])
         for token in list(self._held)[: self.random.randint(1, len(self._held))]:
             verdicts[self.random.choice(_VERDICTS[self._subqueue])].append(token)
@@ -211,7 +211,7 @@ class Consumer(Client):
             self._received = delivery.token
 
     def _turned(self, wanted: Settlement, outcome: SettlementRefusal) -> bool:
-        """Whether that is the end of it."""
+        """Whether it is done."""
         if outcome.why is RefusalReason.OTHER_LEADER and not self._is_lying:
             return False
         probes = self.cluster.probes
@@ -239,7 +239,7 @@ class Drain(Consumer):
         return super().idle and self.cluster.truth.queue.is_empty
 
     def begin(self) -> None:
-        """While there is nothing it only looks again after a while."""
+        """The pause between two requests, longer while the queue is empty."""
         if super().idle and self.cluster.truth.queue.is_empty:
             self.cluster.clock.after(self.rest(), self.begin)
         else:

@@ -23,7 +23,7 @@ from hawser.testing.checks import Violation
 
 __all__ = ["STEP_BYTES", "Message", "QueueTruth", "those", "values_of"]
 
-# How exactly simulated queues count their bytes.
+# The precision of the byte count of simulated queues.
 STEP_BYTES = 512
 
 _read_settle = decoder(QueueSettle)
@@ -43,8 +43,8 @@ class Message(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """What clients know of a message: when one was first given it, the highest count, when it was said to be
-    done, and by which token."""
+    """The knowledge of clients about a message: the time of its first delivery, its highest delivery count,
+    and the time and token of its acknowledged settlement."""
 
     first_given: int | None = None
     deliveries: int = 0
@@ -59,22 +59,22 @@ class QueueTruth:
     def __init__(self) -> None:
         self.subqueues: tuple[list[Message], list[Message]] = ([], [])
         self.capacity_bytes = CAPACITY_BYTES
-        # What prepared transactions will put.
+        # The messages that prepared transactions will put.
         self.reserved_bytes = 0
-        # What came from producers, and what consumers have accepted: transactions only carry it about.
+        # The values put by producers and those accepted by consumers; transactions only move values.
         self.brought: Counter[bytes] = Counter()
         self.taken: Counter[bytes] = Counter()
         self.receipts: dict[Stamp, Result] = {}
-        # Settlements that somebody was told would never be done.
+        # Settlements that were reported as never to be done.
         self.void: set[Stamp] = set()
-        # What another queue has got of the dead letters, if they go there.
+        # The dead letters that were delivered to another queue.
         self.elsewhere: list[bytes] | None = None
         # What each session was lent, whether it has heard so or not.
         self.delivered: set[tuple[str, Token]] = set()
         self._told: dict[tuple[int, int], Told] = {}
 
     def left(self, subqueue: int) -> Iterator[tuple[int, bytes]]:
-        """(offset, value) of each message that is not done."""
+        """The offset and value of each unsettled message."""
         for offset, message in enumerate(self.subqueues[subqueue], 1):
             if not message.done:
                 yield offset, message.value
@@ -86,8 +86,8 @@ class QueueTruth:
     # Entries.
 
     def extend(self, entry: Entry, is_next: bool, result: Result) -> bool:
-        """An entry of a queue is committed, and had this result; `is_next` if its stamp is a new one, in its
-        turn. Whether it took effect."""
+        """Apply a committed entry, compare its result, and return whether it took effect. `is_next` if its
+        stamp is new and in sequence."""
         if entry.kind == Kind.QUEUE_LIMIT:
             command = _read_limit(entry)
             assert command is not None
@@ -131,7 +131,7 @@ class QueueTruth:
 
     @staticmethod
     def _kept_bytes(subqueue: list[Message]) -> int:
-        """Of the batches from the first message that is not done on."""
+        """The bytes of the batches from the first unsettled message on."""
         first = next((place for place, each in enumerate(subqueue) if not each.done), None)
         if first is None:
             return 0
@@ -189,10 +189,10 @@ class QueueTruth:
         size_bytes = len(entry.frame) + MESSAGE_BYTES * len(values)
         self.append(1 - command.subqueue, values, size_bytes)
 
-    # What clients are told.
+    # Answers to clients.
 
     def acknowledge(self, stamp: Stamp, outcome: Accepted | Repeated) -> None:
-        """A producer was told where its batch is; it must be there, once."""
+        """Check that the acknowledged batch of a producer is in the queue once, at its place."""
         receipt = self.receipts.get(stamp)
         if not isinstance(receipt, Accepted) or tuple(_fields(receipt)) != tuple(_fields(outcome)):
             raise Violation(0, f"{stamp} was put as {receipt}, and acknowledged as {outcome}")

@@ -1,7 +1,7 @@
-"""What a simulated run is made of, drawn from its seed.
+"""The configuration of a simulated run, drawn from its seed.
 
-Not every fault is on in every run: what is left out in one lets another go further (swarm testing). Limits
-are drawn small, so that what is rare in life is common here.
+Each run has only some of the faults, because a missing fault lets others go further (swarm testing). Limits
+are small, so that rare situations are frequent.
 """
 
 from random import Random
@@ -20,7 +20,8 @@ __all__ = ["Swarm"]
 
 
 class Swarm(msgspec.Struct, frozen=True, kw_only=True):
-    """The make-up of a run. Weights are relative: how often the adversary picks what; 0 is never."""
+    """The configuration of a run. `weights` are relative frequencies of the adversary's faults; 0 is
+    never."""
 
     members: int = 3
     spares: int = 1
@@ -33,38 +34,38 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     putters: int = 1
     consumers: int = 1
     pace: int = 2_000
-    # The queue, and the paces of its clients.
+    # The queue, and the pace of its clients.
     putting_pace: int = 2_000
     getting_pace: int = 2_000
     capacity_bytes: int = 8_192
-    # Whether dead letters go to a queue of another name; then nobody gets them here.
+    # Whether dead letters go to another queue; then clients do not get them here.
     forwards: bool = False
     policy: DeliveryPolicy = DeliveryPolicy(session_duration=30_000)
-    # Transactions: shards beside the first one and members of each, who runs them and how often.
+    # Transactions: the shards beside the first one, their members, the clients, and their pace.
     sides: int = 1
     side_members: int = 1
     movers: int = 1
     outsiders: int = 1
     applications: int = 0
     moving_pace: int = 5_000
-    # How much of their work is moving positions of groups, which hold the topic back.
+    # The share of work that moves positions of groups.
     positions_share: float = 0.2
-    # How much is lost of what homes tell of their decisions, so that those who wait ask; if anything is,
+    # The share of decisions that coordinators do not deliver, so that participants ask; if it is not 0,
     # they hesitate to disown what is not decided.
     unheard_share: float = 0.0
-    # Events with faults, and microseconds between two of them at the most.
+    # The number of events with faults, and the maximum microseconds between two faults.
     events: int = 2_000
     interval: int = 8_000
     network: NetworkFaults = NetworkFaults()
     store: StoreFaults = StoreFaults()
     encoded_share: float = 0.05
     repeated_share: float = 0.0
-    # How often a decided change of the ensemble is interrupted.
+    # The share of decided changes of the ensemble that are interrupted.
     striking_share: float = 0.0
     sync_delay_most: int = 1_000
-    # What the spare nodes have room for beside an empty member; None if for anything.
+    # The room of spare nodes beside an empty member; None for unlimited.
     spare_room_bytes: int | None = None
-    # By how much the slowest node's clock may go slower, and the fastest one's faster, than it should.
+    # The maximum rate error of clocks.
     slowness: float = 1.0
     # Limits of the log.
     segment_bytes: int = 4_096
@@ -79,7 +80,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
     weights: dict[str, float] = {}
 
     def settings(self) -> Settings:
-        """How the members keep their logs."""
+        """The log limits of the members."""
         return Settings(
             journal=JournalSettings(
                 segment_bytes=self.segment_bytes, tail_bytes=self.tail_bytes, ballast_bytes=8192
@@ -96,8 +97,8 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def draw(cls, random: Random) -> "Swarm":
-        """The make-up of the run that this stream of random numbers stands for. Most are a mixture of
-        everything; some go after what a mixture hardly ever comes to."""
+        """Draw a configuration. Most are a mixture of all faults; some aim at situations that a mixture
+        hardly ever reaches."""
         mixture = cls._draw_mixture(random)
         drawn = random.random()
         chosen: dict[str, Any] = {}
@@ -143,7 +144,7 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-# A queue that is all but empty: what waits in it keeps the log long, and hides what comes of a short one.
+# A nearly empty queue, because waiting messages keep the log long and hide the effects of a short log.
 _SHORT_QUEUE: dict[str, Any] = {
     "movers": 1,
     "outsiders": 1,
@@ -158,7 +159,7 @@ _SHORT_QUEUE: dict[str, Any] = {
     "forwards": True,
     "policy": DeliveryPolicy(session_duration=5_000, lease_duration=5_000, max_deliveries=2),
 }
-# Leaders that write what nobody else gets, one after the other: logs that part in several places.
+# Leaders that are cut off one after the other, so that logs diverge at several entries.
 _CHURN: dict[str, Any] = {
     "members": 3,
     "spares": 0,
@@ -177,7 +178,7 @@ _CHURN: dict[str, Any] = {
         "old messages": 2.0,
     },
 }
-# Disks that lose bits and whole disks that are lost, under logs that are often read again.
+# Flipped bits and lost disks, under logs that are often read again.
 _ROT: dict[str, Any] = {
     **_SHORT_QUEUE,
     "members": 5,
@@ -191,7 +192,7 @@ _ROT: dict[str, Any] = {
     "spare_entries": 32,
     "weights": {"flip": 4.0, "wipe": 1.0, "kill": 1.0, "power": 1.0, "pause": 1.0, "slow disk": 1.0},
 }
-# Members removed one after the other while those who remain lag behind.
+# Members that are removed one after the other while the others lag.
 _SHRINKING: dict[str, Any] = {
     **_SHORT_QUEUE,
     "members": 5,
@@ -213,7 +214,7 @@ _SHRINKING: dict[str, Any] = {
         "contract twice": 12.0,
     },
 }
-# Members replaced under a leader whose own disk is behind what it commits.
+# Members that are replaced under a leader whose disk is behind its commits.
 _SWAPPING: dict[str, Any] = {
     **_SHORT_QUEUE,
     "members": 3,
@@ -237,7 +238,7 @@ _SWAPPING: dict[str, Any] = {
         "old messages": 4.0,
     },
 }
-# Followers that are left behind again and again, and pieces of snapshots that come twice and late.
+# Followers that fall behind repeatedly, and pieces of snapshots that arrive twice and late.
 _LAGGING: dict[str, Any] = {
     **_SHORT_QUEUE,
     "events": 15_000,
@@ -266,7 +267,8 @@ _LAGGING: dict[str, Any] = {
         "old messages": 6.0,
     },
 }
-# Leaders that part from the others and come back, over logs that keep everything, in a network that does too.
+# Leaders that are cut off and come back, with logs that are not trimmed and a network that repeats old
+# messages.
 _ECHOES: dict[str, Any] = {
     "events": 15_000,
     "members": 3,
@@ -288,7 +290,7 @@ _ECHOES: dict[str, Any] = {
         "swap": 1.0,
     },
 }
-# Leaders without room, of a log that is trimmed, and nodes that are too small to take part.
+# Leaders with full disks and trimmed logs, and nodes that are too small to become members.
 _NARROW: dict[str, Any] = {
     **_SHORT_QUEUE,
     "members": 3,
@@ -305,7 +307,7 @@ _NARROW: dict[str, Any] = {
     "spare_entries": 0,
     "weights": {"full leader": 4.0, "full disk": 1.0, "expand": 2.0, "swap": 2.0, "slow leader": 1.0},
 }
-# Consumers that hold much when the leader goes, and come back to it.
+# Consumers that hold many messages when the leader changes.
 _LENDING: dict[str, Any] = {
     "members": 3,
     "spares": 0,
@@ -326,7 +328,8 @@ _LENDING: dict[str, Any] = {
         "slow leader": 1.0,
     },
 }
-# Many transactions over three shards, whose homes decide late and tell it in vain, so that they are asked.
+# Many transactions over three shards, whose coordinators decide late and lose their answers, so that
+# participants ask.
 _DECIDING: dict[str, Any] = {
     "events": 15_000,
     "members": 3,
@@ -361,7 +364,7 @@ _DECIDING: dict[str, Any] = {
     },
 }
 
-# In what share of the runs each of them is.
+# The share of runs with each of them.
 _SPECIALS = (
     *((0.1, _CHURN), (0.12, _ROT), (0.08, _SHRINKING), (0.1, _SWAPPING), (0.1, _LAGGING)),
     *((0.14, _ECHOES), (0.06, _NARROW), (0.1, _LENDING), (0.1, _DECIDING)),
@@ -417,7 +420,7 @@ def _draw_store(random: Random) -> StoreFaults:
     )
 
 
-# How often each is picked in a run that has it, and in how many runs it is.
+# The weight of each fault in a run that has it, and the share of runs with it.
 _WEIGHTS = {
     "kill": (3.0, 0.6),
     "power": (3.0, 0.6),

@@ -1,6 +1,6 @@
-"""Who runs transactions in a simulation: clients with lanes of their own, coordinators that use the XA
-interface, crash and find by `recover` what they left, applications that decide many branches at once, and a
-person who knows better."""
+"""The clients of transactions in a simulation: clients with lanes of their own, coordinators that use the XA
+interface, crash and recover, applications that decide many branches at once, and a person who decides by
+hand."""
 
 from abc import abstractmethod
 from random import Random
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Actor", "Application", "Mover", "Outsider", "Person"]
 
-# Microseconds from an answer to what follows.
+# Microseconds from an answer to the next request.
 _HASTE = 300
 _COMPLETIONS = (Call.COMMIT, Call.COMMIT_ONE_PHASE, Call.ROLLBACK)
 _ROLLED_BACK = (Code.RB_ROLLBACK, Code.RB_TIMEOUT)
@@ -34,12 +34,12 @@ _HEURISTIC = {Code.HEUR_COM: True, Code.HEUR_RB: False}
 
 
 class Actor(Worker):
-    """Does something now and then, until it is told to stop and has nothing left to do."""
+    """Acts at random times until it is stopped and has nothing left to do."""
 
     def __init__(self, ring: "Ring", name: str, random: Random) -> None:
         super().__init__(ring, name, random)
         self.stopped = False
-        # Counts what it means to do; of several only the last is done.
+        # Counts scheduled actions; only the last one is run.
         self._turn = 0
         ring.actors.append(self)
 
@@ -71,17 +71,17 @@ class Actor(Worker):
             super().nudge()
 
     def heard(self) -> None:
-        """It goes on soon, unless there is nothing to go on with."""
+        """Schedule the next action, unless there is nothing left to do."""
         if not self.idle:
             self._act_within(_HASTE, is_hasty=True)
 
     @abstractmethod
     def step(self) -> None:
-        """The next thing; once it is stopped nothing new."""
+        """Run the next action; once stopped, begin nothing new."""
 
 
 class Mover(Actor):
-    """A client with a lane of its own: one transaction after the other, on one shard or on several."""
+    """A client with a lane of its own: one transaction at a time, on one or several shards."""
 
     dying_share = 0.005
 
@@ -152,7 +152,7 @@ class Mover(Actor):
 
 
 class Outsider(Actor):
-    """A coordinator of its own, with one xid that it uses again and again."""
+    """An external coordinator with one xid that it reuses."""
 
     crashing_share = 0.01
 
@@ -200,11 +200,11 @@ class Outsider(Actor):
 
     @property
     def _crashing_share(self) -> float:
-        """Most often between the phases."""
+        """Crash, usually between the phases."""
         return 20 * self.crashing_share if self._call is Call.PREPARE else self.crashing_share
 
     def _ask(self, call: Call) -> None:
-        """Under one request, however often it is sent."""
+        """Send a call; retries have the same request number."""
         self._calls += 1
         self._call, self._answer = call, None
         request = f"{self.name}/{self._calls}".encode()
@@ -235,7 +235,7 @@ class Outsider(Actor):
         self.ask(self._coordinator, answer, self._command)
 
     def _recover(self) -> None:
-        """What it finds prepared it completes; anything else of its own is in the way of the next start."""
+        """Complete prepared branches; any other branch of its xid blocks the next start."""
 
         def recover(outcome: Heard) -> None:
             if not self._is_recovering:
@@ -250,7 +250,7 @@ class Outsider(Actor):
         self.ask(self._coordinator, recover, errand=Errand(0, Inquiry()))
 
     def _go_on(self, call: Call, code: Code) -> None:
-        """What follows the answer to the last call."""
+        """Continue after the answer to the last call."""
         choose = self.random.choice
         if call is Call.START and code is Code.OK:
             self._do_work()
@@ -284,7 +284,7 @@ class Outsider(Actor):
             self._left = 1
 
     def _learn(self, call: Call, code: Code) -> None:
-        """It is over, one way or the other; what a person has decided is to be forgotten first."""
+        """End the transaction; a decision by hand is forgotten first."""
         if code in _HEURISTIC:
             self.ring.probes.count("told of a decision by a person")
             self._tell(_HEURISTIC[code])
@@ -309,7 +309,7 @@ class Outsider(Actor):
 
 
 class Application(Actor):
-    """Writes in batches: tasks prepare branches, one decision commits those that it names."""
+    """Writes batches: tasks prepare branches, and one decision commits the branches that it names."""
 
     restarting_share = 0.02
     mistaken_share = 0.1
@@ -334,7 +334,7 @@ class Application(Actor):
         return f"batch {self._batch}, named {len(self._named)}"
 
     def _launch(self) -> None:
-        """A run of the batch; an earlier one may have left branches."""
+        """Start a run of the batch; an earlier run may have left branches."""
         self._runs += 1
         self._named = []
         for task in self._tasks:
@@ -353,7 +353,7 @@ class Application(Actor):
             self._advance()
 
     def _advance(self) -> None:
-        """Some tasks go on; when all are prepared the batch is to be decided."""
+        """Advance some tasks; once all are prepared, decide the batch."""
         prepared = []
         for task in self._tasks:
             transaction = task.transaction
@@ -385,7 +385,7 @@ class Application(Actor):
             task.nudge()
 
     def _decide(self, batch: int, named: list[TransactionId]) -> None:
-        """Ask until it is known; a batch that is decided stays as it is."""
+        """Ask until the outcome is known; a decided batch does not change."""
         branches = tuple(each.xid.branch_id for each in named)
         command = CoordinatorBatch(self._application, self._application, batch, branches)
 
@@ -401,7 +401,7 @@ class Application(Actor):
         self.ask(self._coordinator, answer, Command(Kind.HOME_BATCH, encode_command(command)))
 
     def _drop_all(self) -> None:
-        """What is not decided is dropped by a batch behind it, which names nothing."""
+        """Drop undecided branches with a later batch that names none."""
         for task in self._tasks:
             transaction = task.transaction
             assert transaction is not None
@@ -415,7 +415,7 @@ class Application(Actor):
 
 
 class Person(Actor):
-    """Decides now and then what is prepared and not his."""
+    """Sometimes decides prepared transactions of others by hand."""
 
     def step(self) -> None:
         coordinator = self.random.choice(self.ring.homes)

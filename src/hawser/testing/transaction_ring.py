@@ -1,4 +1,4 @@
-"""The shards that transactions of a simulated run go over, and who runs them.
+"""The shards of transactions in a simulated run, and their clients.
 
 The first shard is the cluster that is under attack; those beside it are small, and fail in their own way. All
 share one time. Each has a topic and a queue and is a home of transactions, so the leader of the first one is
@@ -40,7 +40,7 @@ _WEIGHTS: Final = {
     "leader alone": 1.0,
     "elect": 1.0,
 }
-# For so long a session may be thought to be there that is not, in microseconds.
+# The maximum time in microseconds until the end of a session is noticed.
 _SESSION: Final = 20_000
 
 
@@ -117,7 +117,7 @@ class Ring:
         for adversary in self.adversaries:
             adversary.start()
 
-    # For those who take part.
+    # For the participants.
 
     def coordinator_of(self, xid: Xid) -> str:
         return self.homes[coordinator_number(xid, len(self.homes))]
@@ -127,7 +127,7 @@ class Ring:
         return self._home_names[cluster.shard]
 
     def send(self, shard: str, sender: str, request: Request, random: Random) -> None:
-        """Most often to the leader in the map, sometimes to whoever."""
+        """Send to a node: usually the leader in the map, sometimes any node."""
         cluster = self.shards[shard]
         leader = cluster.store.metadata.leader
         is_known = leader is not None and random.random() < 0.9
@@ -135,7 +135,7 @@ class Ring:
         cluster.network.send(sender, to, request)
 
     def lose(self, session: str) -> None:
-        """The session is gone; that is noticed by and by."""
+        """End a session; the cluster notices it later."""
 
         def noticed() -> None:
             self.lost_sessions.add(session)
@@ -144,7 +144,7 @@ class Ring:
         self.main.clock.after(_SESSION, noticed)
 
     def count(self, outcome: Outcome, shards: int) -> None:
-        """A client was told."""
+        """Note an answer to a client."""
         committed = outcome is Outcome.COMMITTED
         self.probes.count("committed on one shard", committed and shards == 1)
         self.probes.count("committed on several shards", committed and shards > 1)
@@ -155,7 +155,7 @@ class Ring:
     # The end.
 
     def heal(self) -> None:
-        """Nothing goes wrong beside the first shard either, and nobody begins anything new."""
+        """Stop the faults of the other shards and all new transactions."""
         self.unheard_share = 0.0
         for adversary in self.adversaries:
             adversary.stopped = True
@@ -179,7 +179,7 @@ class Ring:
                 Drain(side, f"drain{subqueue}", side.stream(f"drain{subqueue}"), subqueue).begin()
 
     def unsettled(self) -> str:
-        """What is left of any transaction but how it ended; empty if nothing is."""
+        """The unfinished parts of transactions; empty if there are none."""
         busy = [f"{actor.name}: {actor.describe()}" for actor in self.actors if not actor.idle]
         if busy:
             return f"transactions are not over: {busy}"
@@ -191,7 +191,7 @@ class Ring:
         return next(filter(None, (side.unsettled() for side in self._sides)), "")
 
     def compare(self) -> None:
-        """Everything is in its place: what producers have put consumers have accepted, each once."""
+        """Check that each value of a producer was accepted once."""
         self.book.audit()
         brought: Counter[bytes] = Counter()
         taken: Counter[bytes] = Counter()

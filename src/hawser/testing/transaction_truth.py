@@ -44,7 +44,7 @@ _read_decide: Final = decoder(CoordinatorDecide)
 
 
 class Book:
-    """What became of every transaction, as far as it is known anywhere."""
+    """The outcomes of all transactions, as far as any log or client has them."""
 
     def __init__(self) -> None:
         self.decisions: dict[TransactionId, Outcome] = {}
@@ -55,15 +55,15 @@ class Book:
         self.happened: dict[TransactionId, set[str]] = {}
         self.participants: dict[TransactionId, frozenset[str]] = {}
         self.deliveries: dict[TransactionId, Mapping[str, bytes]] = {}
-        # Those that cannot be committed any more: a shard has rolled back, or a client was told.
+        # Transactions that must not commit: a shard has rolled back, or a client got that answer.
         self.void: dict[TransactionId, str] = {}
-        # Where each was rolled back, and the latest use of each xid on each shard.
+        # The shards that rolled back each one, and the latest use of each xid on each shard.
         self._rolled_back: set[tuple[TransactionId, str]] = set()
         self._latest: dict[tuple[Xid, str], int] = {}
         self.told = 0
 
     def see(self, transaction: TransactionId, shard: str) -> None:
-        """The shard has something to do with it."""
+        """Note that the shard takes part in a transaction."""
         place = transaction.xid, shard
         self._latest[place] = max(transaction.incarnation, self._latest.get(place, 0))
 
@@ -98,7 +98,7 @@ class Book:
         self.deliveries[transaction] = deliveries
 
     def end(self, transaction: TransactionId, shard: str, outcome: Outcome, was_prepared: bool) -> None:
-        """Its branch on this shard is over."""
+        """Note the end of a branch on a shard."""
         self.see(transaction, shard)
         decided = self._decided(transaction)
         if was_prepared and decided is None:
@@ -125,7 +125,7 @@ class Book:
         return self.decisions.get(transaction)
 
     def tell(self, transaction: TransactionId, committed: bool, who: str) -> None:
-        """A client was told how it ended."""
+        """Check the outcome in an answer to a client."""
         self.told += 1
         decided = self.decisions.get(transaction)
         if decided is None and not committed:
@@ -134,7 +134,7 @@ class Book:
             raise Violation(0, f"{who} was told that {transaction} is done: {committed}; it is {decided}")
 
     def audit(self) -> None:
-        """Everything is over: what was committed has happened everywhere, what was not nowhere."""
+        """Check the end: committed transactions took effect on every shard, others on none."""
         for transaction, outcome in self.decisions.items():
             happened = self.happened.get(transaction, set())
             expected = self.participants[transaction] if _is_commit(outcome) else frozenset()
@@ -153,7 +153,7 @@ def _is_commit(outcome: Outcome) -> bool:
 
 
 class _Put(msgspec.Struct):
-    """Values for the topic or the queue, and the bytes that they count there."""
+    """Values for the topic or the queue, and their bytes there."""
 
     values: list[bytes]
     size_bytes: int
@@ -161,7 +161,7 @@ class _Put(msgspec.Struct):
 
 
 class _Branch(msgspec.Struct):
-    """What one transaction has staged on one shard, in order."""
+    """The operations that one transaction staged on one shard, in order."""
 
     counts: Counter[int]
     operations: list[_Put | list[Message]]
@@ -189,7 +189,7 @@ class TransactionTruth:
         self._truth = truth
 
     def extend(self, entry: Entry, result: Result) -> None:
-        """An entry with a label is committed, and had this result."""
+        """Apply a committed entry with a label, and compare its result."""
         label = Label.read(entry.transaction)
         assert label is not None
         if entry.kind == Kind.BRANCH_PREPARE:
@@ -265,7 +265,7 @@ class TransactionTruth:
         return _Put(values, size_bytes, entry.kind == Kind.QUEUE_PUT)
 
     def _begin(self, transaction: TransactionId) -> _Branch:
-        """An earlier use of the xid that is still open is rolled back by that."""
+        """Roll back an earlier use of the xid that is still open."""
         for earlier, branch in list(self.branches.items()):
             if earlier.xid == transaction.xid and not branch.prepared:
                 self._end(earlier, Outcome.ROLLED_BACK)
@@ -376,7 +376,7 @@ class TransactionTruth:
         return outcome is not None
 
     def _end(self, transaction: TransactionId, outcome: Outcome) -> None:
-        """All of it happens, or nothing."""
+        """Apply all operations, or none."""
         branch = self.branches.pop(transaction, None)
         self.outcomes[transaction] = outcome
         self.book.end(transaction, self.shard, outcome, branch is not None and branch.prepared)

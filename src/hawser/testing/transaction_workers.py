@@ -1,5 +1,5 @@
-"""Work in a transaction over the shards of a simulation: messages taken here and put there, lines in topics,
-positions of groups. What was not answered is sent again; what was told must be true."""
+"""The work in a transaction over the shards of a simulation: messages moved between queues, records in
+topics, positions of groups. Unanswered requests are retried, and each answer is checked."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Worker"]
 
-# What may befall an operation through no fault of anybody's: others hold the message, or time is over.
+# Permitted refusals of an operation: another client holds the message, or the transaction timed out.
 _PLAUSIBLE: Final = (
     *(Reason.LOCKED, Reason.NOT_HELD, Reason.TRANSACTION_OVER),
     *(Reason.TRANSACTION_CLOSED, Reason.OLD_INCARNATION, Reason.TOO_MANY_TRANSACTIONS),
@@ -37,7 +37,7 @@ _PLAUSIBLE: Final = (
 
 
 class _Group:
-    """A group of one, and where it goes on."""
+    """A group with one member, and its next position."""
 
     def __init__(self, joined: Joined) -> None:
         self.generation = joined.generation
@@ -45,7 +45,7 @@ class _Group:
 
 
 class Worker:
-    """Has one transaction at a time, if any."""
+    """A client with at most one transaction at a time."""
 
     def __init__(self, ring: "Ring", name: str, random: Random) -> None:
         self.ring = ring
@@ -60,7 +60,7 @@ class Worker:
         self.begin_session()
 
     def begin_session(self) -> None:
-        """Another process, which knows nothing of the one before."""
+        """Restart as a new process without state."""
         self._sessions += 1
         self.session = f"{self.name}/{self._sessions}"
         self._answers.clear()
@@ -79,7 +79,7 @@ class Worker:
         self._lines = 0
         return self.transaction
 
-    # Asking.
+    # Requests.
 
     def ask(
         self,
@@ -88,7 +88,7 @@ class Worker:
         command: Command | None = None,
         errand: Errand | None = None,
     ) -> None:
-        """Once; `answer` gets what is heard first, if anything is."""
+        """Send a request once; `answer` gets the first answer, if there is one."""
         self._number += 1
         self._answers[self._number] = answer
         tag = (self.name, self._number, 0)
@@ -103,10 +103,10 @@ class Worker:
             self.heard()
 
     def heard(self) -> None:
-        """Something was answered."""
+        """Handle an answer."""
 
     def send(self, wanted: list[Wanted]) -> None:
-        """What the transaction wants."""
+        """The pending requests of the transaction."""
         transaction = self.transaction
         assert transaction is not None
         for each in wanted:
@@ -124,15 +124,15 @@ class Worker:
                 self.ask(each.shard, answer, Command(each.kind, each.payload, transaction=each.label))
 
     def nudge(self) -> None:
-        """Send again what may be lost."""
+        """Retry requests that may be lost."""
         assert self.transaction is not None
         for shard in dict.fromkeys((*self.transaction.shards, self.transaction.coordinator)):
             self.send(self.transaction.again(shard))
 
-    # Working.
+    # Work.
 
     def work(self, shards: list[str]) -> None:
-        """One step of the work, on these shards."""
+        """Do one step of work on these shards."""
         drawn = self.random.random()
         if self._fetching is not None:
             self._fetch()
@@ -155,7 +155,7 @@ class Worker:
         self._stage(shard, batch_command(NO_STAMP, [value]))
 
     def last_line(self, shard: str) -> Wanted:
-        """As `publish`, but not sent yet."""
+        """A publish that is not sent yet."""
         assert self.transaction is not None
         self._lines += 1
         command = batch_command(NO_STAMP, [f"{self.transaction.id}/{self._lines}".encode()])
@@ -183,7 +183,7 @@ class Worker:
         self.ask(shard, got, errand=Errand(MESSAGES, get))
 
     def _carry(self, source: str, delivery: Delivery) -> None:
-        """Accept it here and put it there, both or neither."""
+        """Accept a message here and put it there, atomically."""
         transaction = self.transaction
         if transaction is None or transaction.progress is not Progress.OPEN:
             return
@@ -194,7 +194,7 @@ class Worker:
         self._stage(self._target, batch_command(NO_STAMP, [delivery.record.value], Kind.QUEUE_PUT))
 
     def _move(self, shard: str) -> None:
-        """As a consumer that has read up to where anybody knows of."""
+        """Move the position of a group to the end that clients know."""
         group = self._groups.get(shard)
         if group is None:
             self._join(shard)
@@ -219,7 +219,8 @@ class Worker:
     # The end.
 
     def stop_working(self) -> None:
-        """What is still to come is not for this transaction."""
+        """Ignore later answers to this transaction."""
+
         self._fetching = None
 
     def judge_refusal(self) -> None:
