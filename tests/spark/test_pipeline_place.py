@@ -166,7 +166,7 @@ def test_what_spark_says_is_cut_to_what_matters() -> None:
     [
         (["--topic", "orders"], 2, "give --url hawser://"),
         (["--url", "shm://", "--topic", "orders"], 2, "hawser agent --record"),
-        (["--url", "hawser://127.0.0.1:1"], 2, "Give --topic"),
+        (["--url", "hawser://127.0.0.1:1"], 2, "give --topic"),
         (["--url", "hawser://127.0.0.1:1", "--topic", "t", "--schema", "id bigint"], 2, "--value-format"),
         (["--url", "hawser://127.0.0.1:1", "--topic", "t", "--value-format", "json"], 4, "127.0.0.1:1"),
         (["--url", "hawser://127.0.0.1:1", "--topic", "t", "--conf", "nothing"], 2, "NAME=VALUE"),
