@@ -55,10 +55,10 @@ class ClockMonitor:
         while True:
             await asyncio.sleep(ASK_SECONDS)
             for node, link in list(self._peers.items()):
-                self.met(node, link)
+                self.link_opened(node, link)
             self._judge()
 
-    def met(self, node: str, link: Link) -> None:
+    def link_opened(self, node: str, link: Link) -> None:
         """Asks a node to which a link was opened."""
         self._start(self._ask(node, link))
 

@@ -306,11 +306,11 @@ class Node(Handler):
         assert peer is not None
         if peer.role is PeerRole.NODE:
             self._peers[peer.name] = link
-            self._clock_monitor.met(peer.name, link)
+            self._clock_monitor.link_opened(peer.name, link)
         elif peer.role is PeerRole.OPERATOR:
             self._operators[peer.run] = link
         else:
-            self._clients.came(peer.run)
+            self._clients.link_opened(peer.run)
 
     def closed(self, link: Link, reason: str) -> None:
         peer = link.peer
@@ -320,7 +320,7 @@ class Node(Handler):
         if self._operators.get(peer.run) is link:
             del self._operators[peer.run]
         if peer.role is PeerRole.CLIENT:
-            self._clients.left(peer.run, asyncio.get_running_loop().time())
+            self._clients.link_closed(peer.run, asyncio.get_running_loop().time())
 
     def told(self, link: Link, body: bytes | bytearray) -> None:
         message = wire.decode_told(body)

@@ -65,14 +65,14 @@ def broken(transaction: TransactionId, shard: str) -> Notes:
 
 def test_whoever_has_a_link_is_there_and_whoever_had_one_is_waited_for() -> None:
     clients, owner = ClientRegistry(), owner_of("run")
-    clients.came("run")
-    clients.came("run")
-    clients.left("run", 5.0)
+    clients.link_opened("run")
+    clients.link_opened("run")
+    clients.link_closed("run", 5.0)
     assert not clients.is_lost(owner, 1e9)
-    clients.left("run", 10.0)
+    clients.link_closed("run", 10.0)
     assert not clients.is_lost(owner, 10.0 + ABSENT_SECONDS - 0.1)
     assert clients.is_lost(owner, 10.0 + ABSENT_SECONDS)
-    clients.came("run")
+    clients.link_opened("run")
     assert not clients.is_lost(owner, 1e9)
 
 
@@ -84,8 +84,8 @@ def test_a_client_that_was_never_here_is_left_to_its_time_outs() -> None:
     assert clients.is_lost(owner, 100.0 + UNSEEN_SECONDS)
     assert clients.is_lost(owner, 110.0, 10.0) and not clients.is_lost(owner, 109.9, 10.0)
     # From its first link on it is as any other.
-    clients.came("run")
-    clients.left("run", 5000.0)
+    clients.link_opened("run")
+    clients.link_closed("run", 5000.0)
     assert not clients.is_lost(owner, 5000.0 + ABSENT_SECONDS - 0.1)
     assert clients.is_lost(owner, 5000.0 + ABSENT_SECONDS)
     assert not clients.is_lost(0, 100.0) and not clients.is_lost(0, 1e9)
@@ -95,8 +95,8 @@ def test_those_who_left_are_forgotten_in_the_end() -> None:
     clients, last = ClientRegistry(), 100 * UNSEEN_SECONDS
     for number in range(1000):
         now = last / 1000 * number
-        clients.came(f"run {number}")
-        clients.left(f"run {number}", now)
+        clients.link_opened(f"run {number}")
+        clients.link_closed(f"run {number}", now)
         assert not clients.is_lost(owner_of(f"stranger {number}"), now)
     assert len(clients._absent) <= 21 and len(clients._unseen) <= 21
     assert clients.is_lost(owner_of("run 995"), last)

@@ -197,7 +197,7 @@ class QueueDelivery:
             _milliseconds(message.session_seconds),
             message.ahead,
         )
-        self._hear(dispatcher, line, wanted)
+        self._end_earlier_get(dispatcher, line, wanted)
         if message.is_last:
             dispatcher.claims.leave(message.session)
             self._end_expired(dispatcher)
@@ -215,7 +215,7 @@ class QueueDelivery:
             waiting.timer = self._loop.call_later(seconds, self._time_is_over, waiting)
         self._ask(waiting)
 
-    def _hear(self, dispatcher: Dispatcher, line: _PendingGets, wanted: Get) -> None:
+    def _end_earlier_get(self, dispatcher: Dispatcher, line: _PendingGets, wanted: Get) -> None:
         """A later get ends the session's earlier one, and returns the messages that only the earlier answer
         carried. This needs no read, because nothing is delivered."""
         before = len(dispatcher.claims)

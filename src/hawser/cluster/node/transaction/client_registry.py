@@ -32,16 +32,16 @@ class ClientRegistry:
         self._absent: dict[int, float] = {}
         self._unseen: dict[int, float] = {}
 
-    def came(self, run: str) -> None:
+    def link_opened(self, session: str) -> None:
         """A link of this session was opened."""
-        owner = owner_of(run)
+        owner = owner_of(session)
         self._links[owner] = self._links.get(owner, 0) + 1
         self._absent.pop(owner, None)
         self._unseen.pop(owner, None)
 
-    def left(self, run: str, now: float) -> None:
+    def link_closed(self, session: str, now: float) -> None:
         """A link of this session was closed."""
-        owner = owner_of(run)
+        owner = owner_of(session)
         self._links[owner] -= 1
         if not self._links[owner]:
             del self._links[owner]
