@@ -63,7 +63,7 @@ def test_a_domain_that_cannot_be_read_makes_it_not_ready(local: LocalBus, tmp_pa
         (["--record", "x", "--record", "x=y", "--to", "hawser://127.0.0.1:1"], "once"),
         (["--record", "a//b", "--to", "hawser://127.0.0.1:1"], "empty part"),
         (["--record", "x=a//b", "--to", "hawser://127.0.0.1:1"], "empty part"),
-        (["--name", "group:x"], "which is kept; choose another"),
+        (["--name", "group:x"], "which is reserved; choose another"),
         (["--url", "hawser://127.0.0.1:1"], "is no URL of a domain"),
         (["--http", "nowhere"], "nowhere"),
         (["--look-seconds", "0"], "look-seconds"),

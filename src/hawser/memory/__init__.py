@@ -1,7 +1,7 @@
 """Topics and queues in the shared memory of one host. The only importer of the native module.
 
-That module is compiled for one version of Python on one platform. Where it is missing, importing a name from
-this package raises UsageError; its modules that clusters use too can be imported all the same.
+The native module is compiled for one version of Python on one platform. Where it is missing, importing a name
+from this package raises UsageError; the modules that clusters also use can still be imported.
 """
 
 import platform

@@ -1,10 +1,10 @@
-"""A domain: the directory in which the topics and queues of one host live.
+"""A domain: the directory with the topics and queues of one host.
 
-A name is a topic or a queue: it has one file, whose label says what it is.
+A name is either a topic or a queue. It has one file, whose label tells the kind.
 
-The directory and everything in it belong to one user (0700), or with `mode="group"` to one group
-(0770). Symbolic links are never followed into it, and a directory somebody else could have prepared
-is refused: whoever may write to it could read and forge every message.
+The directory and its files belong to one user (0700), or with `mode="group"` to one group (0770). Symbolic
+links into it are not followed, and a directory that another user could have prepared is refused, because
+every user who can write to it can read and forge messages.
 """
 
 import os
@@ -24,15 +24,15 @@ __all__ = ["LOCK_NAME", "TRACE_NAME", "Domain"]
 R = TypeVar("R")
 
 _SCHEME: Final = "shm://"
-# No region has such a file name.
+# No region can have this file name.
 LOCK_NAME: Final = ".lock"
 TRACE_NAME: Final = ".trace"
-# How often opening starts again when the topic is deleted and made anew by others meanwhile.
+# The most attempts to open a topic that others delete and create again meanwhile.
 _OPEN_ATTEMPTS: Final = 100
 
 
 class Domain:
-    """A checked domain directory; it exists from the first topic or queue on."""
+    """A domain; its directory is created with the first topic or queue."""
 
     def __init__(self, directory: Path, *, group: bool = False, private_parent: bool = False) -> None:
         self.directory = directory
@@ -43,9 +43,9 @@ class Domain:
 
     @classmethod
     def of_url(cls, url: Any, *, group: bool = False) -> "Domain":
-        """The domain an URL names: `shm://` the user's own, `shm:///path` that directory."""
+        """The domain of a URL: `shm://` is the user's own, `shm:///path` that directory."""
         if not isinstance(url, str) or not url.startswith(_SCHEME):
-            # `connect` hands over whatever is no URL of a cluster.
+            # `connect` passes on every URL that is not a cluster's.
             cluster = isinstance(url, str) and url.startswith("hawser://")
             others = "" if cluster else ", or hawser://host:port for a cluster"
             raise UsageError(
@@ -66,11 +66,11 @@ class Domain:
 
     @property
     def url(self) -> str:
-        """The URL that names this domain for everybody."""
+        """The URL of this domain, valid for all users."""
         return f"{_SCHEME}{self.directory}"
 
     def topics(self) -> list[str]:
-        """Names of all topics, sorted; so is whatever has the file name of one and is no queue."""
+        """The names of all topics, sorted, and of other files named like topics that are not queues."""
         return [name for name in self.names() if self.kind_of(name) != "queue"]
 
     def queues(self) -> list[str]:
@@ -78,7 +78,7 @@ class Domain:
         return [name for name in self.names() if self.kind_of(name) == "queue"]
 
     def kind_of(self, name: str) -> str | None:
-        """What the label of its file says: "topic" or "queue"; None if there is none to be read."""
+        """The kind on the label of its file: "topic" or "queue"; None without a readable label."""
         try:
             label = self.label_of(name)
         except OSError:
@@ -86,12 +86,11 @@ class Domain:
         return None if label is None else label.kind
 
     def label_of(self, name: str) -> Label | None:
-        """What its file says about itself, unchecked; None if it is none, OSError if it cannot be read."""
+        """The unchecked label of its file; None without a label, OSError if it cannot be read."""
         return label_of_file(self.path_of(name))
 
     def numbers(self) -> set[int] | None:
-        """The numbers of the existing topics and queues, as `Region.pinning` names them; None if one of their
-        files cannot be read."""
+        """The numbers of all topics and queues, as in `Region.pinning`; None if a file cannot be read."""
         try:
             labels = [self.label_of(name) for name in self.names()]
         except (OSError, PermissionDenied):
@@ -99,7 +98,7 @@ class Domain:
         return {label.number for label in labels if label is not None}
 
     def names(self) -> list[str]:
-        """Of topics and queues, sorted; none while the directory does not exist."""
+        """The names of all topics and queues, sorted; empty without the directory."""
         try:
             files = os.listdir(self.directory)
         except FileNotFoundError:
@@ -113,8 +112,8 @@ class Domain:
         return self.directory / file_name_of(name)
 
     def open(self, name: str, given: RegionSettings | None = None) -> Region:
-        """The region of that name; NotFound if there is none. With given settings a UsageError if it is of
-        the other kind, and SettingsMismatch if it contradicts one of them."""
+        """The region of that name; NotFound without one. With given settings, UsageError if it is of the
+        other kind and SettingsMismatch if a setting differs."""
         path = self.path_of(name)
         if not os.path.lexists(path):
             kind = kind_of(given or {})
@@ -124,8 +123,8 @@ class Domain:
         return region if given is None else _checked(region, name, given)
 
     def watch(self, name: str) -> Region | None:
-        """A look at a region that nobody notices and that waits for nobody (Region.watch); None if there is
-        none of that name."""
+        """A region for observation only (Region.watch), without waiting and without becoming a participant;
+        None if it does not exist."""
         path = self.path_of(name)
         if not os.path.lexists(path):
             return None
@@ -133,10 +132,8 @@ class Domain:
         return Region.watch(str(path), str(self.directory / LOCK_NAME), name)
 
     def open_or_create(self, name: str, given: RegionSettings, rest: RegionSettings | None = None) -> Region:
-        """The region of that name. If there is none it is made with the given settings, `rest` for those that
-        are not given, and defaults for what is in neither.
-
-        UsageError or SettingsMismatch as for `open`; nothing is changed then."""
+        """The region of that name. A new one gets the given settings, then those in `rest`, then defaults.
+        UsageError or SettingsMismatch as for `open`, without a change."""
         path = self.path_of(name)
         self._create(group=bool(given.get("group", self.group)))
         of_new = {**({"group": 1} if self.group else {}), **(rest or {}), **given}
@@ -151,8 +148,8 @@ class Domain:
         )
 
     def gather(self, look: Callable[[Region], list[R]]) -> list[R]:
-        """What `look` finds in each topic and queue, all in one list. What cannot be looked at is left out
-        and logged, so that it does not hide the others."""
+        """The results of `look` for all topics and queues, in one list. A region that fails is left out and
+        logged."""
         found: list[R] = []
         for name in self.names():
             try:
@@ -173,7 +170,7 @@ class Domain:
         try:
             settings = complete(of_new)
         except UsageError:
-            # With the settings of what exists what was given may well fit.
+            # Together with the settings of the existing region the given ones may be valid.
             if not os.path.lexists(path):
                 raise
             return Region.attach(str(path), str(self._lock_file()), name, None)
@@ -198,7 +195,7 @@ class Domain:
                 _share(self.directory.parent, 0o010)
 
     def _no_permission(self) -> PermissionDenied:
-        """Names the directory that this user may not use, and why."""
+        """The error for a directory that this user may not use."""
         barrier = next(path for path in (self.directory, *self.directory.parents) if os.path.lexists(path))
         found, user = os.lstat(barrier), os.geteuid()
         why = f"has mode {stat.S_IMODE(found.st_mode):o}"
@@ -210,17 +207,17 @@ class Domain:
         )
 
     def check(self) -> None:
-        """PermissionDenied or UsageError if the directory is not one to be trusted."""
+        """Raises PermissionDenied or UsageError if the directory is not safe to use."""
         if self._private_parent:
             _check_directory(self.directory.parent)
         _check_directory(self.directory)
 
     def is_shared(self) -> bool:
-        """Whether its group may use it."""
+        """Whether its group has access."""
         return bool(os.stat(self.directory).st_mode & stat.S_IWGRP)
 
     def _lock_file(self) -> Path:
-        """The domain's lock file, made if it is missing."""
+        """The domain's lock file, created if it is missing."""
         path = self.directory / LOCK_NAME
         shared = self.is_shared()
         mode = 0o660 if shared else 0o600
@@ -245,7 +242,7 @@ class Domain:
 
 
 def _checked(region: Region, name: str, given: RegionSettings) -> Region:
-    """The region itself if it has the given settings; otherwise it is closed."""
+    """The region if it has the given settings; otherwise closes it and raises."""
     try:
         check_same(name, given, region.settings())
     except BaseException:
@@ -255,7 +252,7 @@ def _checked(region: Region, name: str, given: RegionSettings) -> Region:
 
 
 def _make_directory(path: Path, mode: int) -> None:
-    """Make it unless it is there; the mode does not depend on the umask."""
+    """Create the directory if it is missing, with this mode regardless of the umask."""
     try:
         path.mkdir(mode=mode)
     except FileExistsError:
@@ -264,7 +261,7 @@ def _make_directory(path: Path, mode: int) -> None:
 
 
 def _share(path: Path, bits: int) -> None:
-    """Let the directory's group in, if it is ours to do so."""
+    """Give the directory's group access, if the directory is the user's own."""
     found = os.lstat(path)
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid == os.geteuid() and mode & bits != bits:
@@ -272,7 +269,7 @@ def _share(path: Path, bits: int) -> None:
 
 
 def _give_to_group(file: int, directory: Path) -> None:
-    """Let a file of ours belong to the group of its directory, which may not be our first one."""
+    """Give a file to the group of its directory, which may not be the user's primary group."""
     group = os.stat(directory).st_gid
     found = os.stat(file)
     if found.st_uid == os.geteuid() and found.st_gid != group:

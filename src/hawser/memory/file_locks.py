@@ -1,4 +1,4 @@
-"""Bytes of files that are locked by open file descriptions: they end with the process, however it ends."""
+"""Locks on bytes of files by open file descriptions, which the kernel releases when the process ends."""
 
 import fcntl
 import os
@@ -7,19 +7,19 @@ from typing import Final
 
 __all__ = ["held_by_others", "try_lock", "unlock"]
 
-# What fcntl wants: type, whence, start, length, pid.
+# struct flock: type, whence, start, length, pid.
 _FLOCK: Final = struct.Struct("hhqqi")
 
 
 def held_by_others(descriptor: int, byte: int) -> bool:
-    """Whether another description of the file holds this byte, shared or not."""
+    """Whether another description of the file holds a lock on this byte."""
     request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, request)
     return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
 def try_lock(descriptor: int, byte: int, *, shared: bool = False) -> bool:
-    """Whether the byte is held now; False while another description is in the way."""
+    """Lock the byte; False if another description holds it."""
     kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))

@@ -1,4 +1,4 @@
-"""What the first bytes of a region's file say, read without attaching to it (native/layout.hpp: Label)."""
+"""Labels: the first bytes of a region's file, read without attaching to it (native/layout.hpp: Label)."""
 
 import os
 import struct
@@ -16,7 +16,7 @@ _KINDS: Final = {1: "topic", 2: "queue"}
 
 
 class Label(NamedTuple):
-    """A region's file about itself; nothing of it is checked. `number` is what trace records call it."""
+    """An unchecked label. `number` is the region's number in trace records."""
 
     version: int
     number: int
@@ -26,7 +26,7 @@ class Label(NamedTuple):
 
 
 def read_label(descriptor: int) -> Label | None:
-    """Of an open file; None if it is no region's."""
+    """The label of an open file; None if it is not a region."""
     data = os.pread(descriptor, _LABEL.size, 0)
     if len(data) < _LABEL.size or not data.startswith(_MAGIC):
         return None
@@ -36,9 +36,9 @@ def read_label(descriptor: int) -> Label | None:
 
 
 def label_of_file(path: Path) -> Label | None:
-    """None if it is no region's, or not there; OSError if it cannot be read."""
+    """The label of a file; None if it is missing or not a region, OSError if it cannot be read."""
     try:
-        # A pipe in its place would have us wait.
+        # O_NONBLOCK, because opening a pipe in its place would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None

@@ -1,4 +1,4 @@
-"""Names of participants, and the file names of topics: the name as `hawser.record.names` encodes it, and
+"""Names of participants, and file names of topics: the name as `hawser.record.names` encodes it, with
 `.topic`."""
 
 from hawser.errors import UsageError
@@ -15,11 +15,11 @@ __all__ = ["check_bus_name", "check_topic_name", "file_name_of", "group_record",
 
 
 def check_bus_name(name: str) -> str:
-    """The name itself if a bus may have it, otherwise a UsageError that says why not."""
+    """The name itself; UsageError if it is not valid for a bus."""
     _check_participant_name(name, "bus name")
     for prefix in (GROUP_PREFIX, CONSUMER_PREFIX, DEAD_LETTERS_PREFIX):
         if name.startswith(prefix):
-            raise UsageError(f"bus name {name!r} begins with {prefix!r}, which is kept; choose another")
+            raise UsageError(f"bus name {name!r} begins with {prefix!r}, which is reserved; choose another")
     return name
 
 
@@ -32,12 +32,12 @@ def group_record(group: str) -> str:
 
 
 def file_name_of(topic: str) -> str:
-    """The name of the topic's file in its domain."""
+    """The file of a topic in its domain."""
     return percent_encoded(check_topic_name(topic).encode()) + TOPIC_SUFFIX
 
 
 def topic_name_of(file_name: str) -> str | None:
-    """The topic whose file has that name; None if it is no topic's."""
+    """The topic with this file name; None for other files."""
     if not file_name.endswith(TOPIC_SUFFIX):
         return None
     first, *escaped = file_name.removesuffix(TOPIC_SUFFIX).split("%")

@@ -1,9 +1,8 @@
-"""Settings of a topic or queue on one host: what was asked for, checked, completed, compared.
+"""Settings of a topic or queue on one host: checked, completed with defaults, compared.
 
-Asked-for settings are kept apart from defaults: only what the caller said himself can contradict a topic that
-exists. A region stores those of both kinds under the same names: a queue is a ring without history whose
-publishers and subscribers are its producers and consumers. `trace` is a switch: giving it sets it, and it is
-never compared.
+Given settings are kept apart from defaults, because only given ones can contradict an existing topic. A
+region stores topics and queues under the same names of settings: a queue is a ring without history whose
+publishers and subscribers are its producers and consumers. Giving `trace` sets it; it is never compared.
 """
 
 import operator
@@ -42,16 +41,16 @@ __all__ = [
 RegionSettings = dict[str, int | str]
 
 _MODES: Final = ("user", "group")
-# By what a region stores; the last is for as long as somebody looks.
+# By the level that a region stores; the last one is temporary tracing.
 TRACE_LEVELS: Final = (None, "metadata", "payload", "metadata")
-# Known in other scopes; here they are accepted and reported as unused.
+# Settings of clusters; here they are accepted and reported as unused.
 _FOREIGN: Final = frozenset(
     {"partitions", "replication", "retention_bytes", "retention_seconds", "compression"}
 )
 _FOREIGN_TO_QUEUES: Final = frozenset({"replication", "capacity_bytes", "colocate"})
-# A queue's setting, and the name a region stores it under.
+# A queue's settings, and their names in a region.
 _STORED: Final = {"capacity": "depth", "max_producers": "max_publishers", "max_consumers": "max_subscribers"}
-# What a queue's region has besides: one slot for each producer to write into, and one to spare.
+# Further settings of a queue's region: one slot for each producer to write into, and a spare one.
 _FIXED: Final = {"history": 0, "max_loans": 1}
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -96,8 +95,8 @@ class QueueOptions(TypedDict, total=False):
 
 
 class Request(NamedTuple):
-    """What a caller asked for: settings as a region stores them, those without meaning here, and how it is to
-    be traced: at this level, 0 for not at all, None to leave that as it is."""
+    """The checked settings of a caller: those that a region stores, the unused ones, and the trace level: 0
+    for no tracing, None to leave it unchanged."""
 
     given: RegionSettings
     unused: dict[str, Any]
@@ -105,7 +104,7 @@ class Request(NamedTuple):
 
 
 def request(settings: dict[str, Any], fingerprint: str | None = None) -> Request:
-    """Check each asked-for setting of a topic by itself; UsageError names the first wrong one."""
+    """Check each given setting of a topic by itself; UsageError names the first invalid one."""
     given: RegionSettings = {}
     unused: dict[str, Any] = {}
     trace: int | None = None
@@ -156,12 +155,12 @@ def queue_request(settings: dict[str, Any], fingerprint: str | None = None) -> R
 
 
 def kind_of(settings: RegionSettings) -> str:
-    """What they are the settings of: "topic" or "queue"."""
+    """The kind of region with these settings: "topic" or "queue"."""
     return str(settings.get("kind", "topic"))
 
 
 def complete(given: RegionSettings) -> RegionSettings:
-    """All settings for a new region; UsageError when together they need more than a region can have."""
+    """All settings of a new region; UsageError if together they exceed the limits of a region."""
     kind = kind_of(given)
     numbers = {name: int(given.get(name, default)) for name, default in _defaults(kind).items()}
     slots = required_slots(numbers)
@@ -182,8 +181,8 @@ def complete(given: RegionSettings) -> RegionSettings:
 
 
 def check_same(name: str, given: RegionSettings, existing: RegionSettings) -> None:
-    """SettingsMismatch naming every asked-for setting that the existing topic has otherwise; UsageError if it
-    is not even of that kind."""
+    """Raises SettingsMismatch with every given setting that differs from the existing topic, UsageError if
+    the kind differs."""
     kind = kind_of(existing)
     if kind_of(given) != kind:
         raise UsageError(f"{name!r} is a {kind}, not a {kind_of(given)}; open it with bus.{kind}()")
@@ -221,14 +220,14 @@ def group_of_mode(mode: Any) -> int:
 
 
 def trace_level(trace: Any) -> int:
-    """How much is traced as a region stores it: 0 for None."""
+    """The trace level as a region stores it; 0 for None."""
     if trace not in TRACE_LEVELS:
         raise UsageError(f'trace={trace!r} is not known; it is "metadata", "payload" or None')
     return TRACE_LEVELS.index(trace)
 
 
 def check_trace_of_queue(level: int) -> None:
-    """UsageError for payloads: a message of a queue goes to one consumer only."""
+    """Raises UsageError for payload tracing, which queues do not have."""
     if TRACE_LEVELS[level] == "payload":
         raise UsageError(
             'trace="payload" is for topics; trace a queue with "metadata", and record its messages with '
@@ -274,12 +273,12 @@ def _bounded(name: str, value: Any, bound: Bound) -> int:
 
 
 def _deliveries(value: Any) -> int:
-    """0 for no bound."""
+    """The most deliveries; 0 for no limit."""
     return 0 if value is None else _bounded("max_deliveries", value, Bound(1, MAX_DELIVERIES, 1))
 
 
 def _lease(value: Any) -> int:
-    """In nanoseconds, 0 for none."""
+    """The lease in nanoseconds; 0 for none."""
     if value is None:
         return 0
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= MAX_LEASE_SECONDS:

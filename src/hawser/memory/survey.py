@@ -1,5 +1,5 @@
-"""Looking at the files of a domain from outside, without attaching to any: attaching to what an earlier
-boot left would remove it."""
+"""A survey of the files of a domain, without attaching to them, since attaching to a file from an earlier
+boot would remove it."""
 
 import os
 import stat
@@ -15,12 +15,12 @@ from hawser.memory.names import topic_name_of
 __all__ = ["survey"]
 
 _STATES: Final = {LOCK_NAME: "lock", TRACE_NAME: "trace"}
-# What everybody who has a region open shares.
+# The byte that every process with the region open holds.
 _USE_BYTE: Final = 1
 
 
 def survey(directory: Path) -> list[dict[str, Any]]:
-    """One dict a file, sorted: file, topic, state, in_use, uid, mode; none if there is no directory."""
+    """A dict for each file, sorted: file, topic, state, in_use, uid, mode; empty without the directory."""
     try:
         files = sorted(os.listdir(directory))
     except OSError:

@@ -1,10 +1,15 @@
-"""Tracing for as long as somebody looks: what was not traced before is not traced after the last of them.
+"""Temporary tracing: regions that were not traced before are traced while an observer runs.
 
-A region that is traced only because somebody looks says so: it has a level of its own, which whoever switches
-tracing on or off for good overwrites. Who looks holds a byte of the ring's file for it, shared with all who
-look, and the last one switches it off. That is decided one at a time, under another byte of the file. Locks
-end with their process: one that is killed is not counted any more, and what it left is switched off by the
-next one who looked.
+| the region is | an observer | then |
+|---|---|---|
+| not traced | covers it | traced at the temporary level; the observer shares a lock on the region's byte |
+| traced temporarily | closes, and other observers hold the byte | unchanged |
+| traced temporarily | closes as the last one | not traced |
+| traced for good | covers it or closes | unchanged |
+
+A permanent switch overwrites the temporary level. The bytes are in the ring's file; observers decide one at a
+time under another byte of it. Locks end with their process, so a killed observer no longer counts, and the
+next observer to close switches its regions off.
 """
 
 import os
@@ -25,7 +30,7 @@ __all__ = ["TemporaryTracing"]
 
 _OFF: Final = 0
 _LOOKED_AT: Final = len(TRACE_LEVELS) - 1
-# Far behind the end of any ring: one byte to decide under, and one for each region.
+# Far behind the end of any ring: one byte for decisions, and one for each region.
 _DECISION_BYTE: Final = (1 << 62) - 1
 _REGION_BYTES: Final = 1 << 62
 _PATIENCE_SECONDS: Final = 5.0
@@ -33,14 +38,13 @@ _PAUSE_SECONDS: Final = 0.005
 
 
 class TemporaryTracing:
-    """What one process looks at. `ring` is the domain's, made if there is none; PermissionDenied if it is not
-    ours to use."""
+    """One observer. `ring` is the domain's, created if needed; PermissionDenied if it is not accessible."""
 
     def __init__(self, domain: Domain) -> None:
         self.ring = make_ring(domain)
         self._domain = domain
         self._seen: set[int] = set()
-        # Regions that are traced because somebody looks, by their numbers.
+        # The names of temporarily traced regions, by number.
         self._held: dict[int, str] = {}
         path = domain.directory / TRACE_NAME
         try:
@@ -49,13 +53,13 @@ class TemporaryTracing:
             raise PermissionDenied(f"trace ring {path} cannot be opened: {error.strerror}") from error
 
     def cover(self, name: str) -> None:
-        """Have a topic or queue traced from now on, if there is one of that name. Closed if it is deleted at
-        this moment."""
+        """Trace the topic or queue of this name from now on, if it exists. Raises Closed if it is deleted
+        meanwhile."""
         if self._is_seen(name) or (region := self._domain.watch(name)) is None:
             return
         number = region_number(region.uuid)
         with self._decision():
-            # Noted first: a signal may end this at any moment, and what was switched on is switched off.
+            # Noted first, so that `close` switches it off even if a signal interrupts here.
             self._held[number] = name
             region.trace(self.ring, _LOOKED_AT, only_from=_OFF)
             if region.tracing[1] == _LOOKED_AT:
@@ -66,7 +70,7 @@ class TemporaryTracing:
         self._seen.add(number)
 
     def _is_seen(self, name: str) -> bool:
-        """By its label alone, which costs little."""
+        """Whether the region is covered, by its label alone, which is cheap."""
         try:
             label = self._domain.label_of(name)
         except OSError:
@@ -74,7 +78,7 @@ class TemporaryTracing:
         return label is not None and label.number in self._seen
 
     def close(self) -> None:
-        """Look no longer."""
+        """Switch off the tracing that no other observer needs."""
         try:
             with self._decision():
                 for number, name in self._held.items():
@@ -90,7 +94,7 @@ class TemporaryTracing:
             if region is not None and region_number(region.uuid) == number:
                 region.trace(None, only_from=_LOOKED_AT)
         except HawserError:
-            # Deleted, or not ours any more: the others are to be switched off all the same.
+            # Deleted or inaccessible; the others are still switched off.
             return
 
     @contextmanager
@@ -99,8 +103,8 @@ class TemporaryTracing:
         while not try_lock(self._file, _DECISION_BYTE):
             if time.monotonic() >= deadline:
                 raise Timeout(
-                    f"another process stands still while it switches tracing in {self._domain.directory}; "
-                    "end it, and see what is traced with `hawser topic info`"
+                    f"another process hangs while it switches tracing in {self._domain.directory}; "
+                    "end it, then check the traced topics with `hawser topic info`"
                 )
             time.sleep(_PAUSE_SECONDS)
         try:

@@ -1,7 +1,7 @@
-"""The trace of a domain: its ring, which topics and queues are traced into it, and the names in its records.
+"""The trace ring of a domain, switching of tracing, and the names for the numbers in trace records.
 
-The ring is one file beside the topics, made by whoever first switches tracing on. Whether a topic is traced
-is a word in its own header, so it is switched while others use it, and they follow at their next operation.
+The ring is one file beside the topics, created when tracing is first switched on. A word in a topic's header
+says whether it is traced; participants follow it at their next operation.
 """
 
 import os
@@ -23,19 +23,18 @@ _RECORDS_VARIABLE: Final = "HAWSER_TRACE_RECORDS"
 _DEFAULT_RECORDS: Final = 65_536
 _LEAST_RECORDS: Final = 16
 _MOST_RECORDS: Final = 1 << 24
-# So many participants, and so many regions, are remembered by who reads a trace.
+# The most participants, and the most regions, whose names a reader keeps.
 _MOST_REMEMBERED: Final = 100_000
 _AGAIN_SECONDS: Final = 0.2
 
 
 def trace_of(region: Region) -> str | None:
-    """How much of it is traced now, as in the setting."""
+    """The present trace setting of a region."""
     return TRACE_LEVELS[region.tracing[1]]
 
 
 def switch(domain: Domain, region: Region, level: int) -> None:
-    """Trace a region of this domain at this level from now on, or not at all. The ring is made if there is
-    none, as `make_ring` does."""
+    """Set the trace level of a region of this domain; 0 switches tracing off. Creates the ring if needed."""
     if level == 0:
         region.trace(None)
     else:
@@ -43,7 +42,7 @@ def switch(domain: Domain, region: Region, level: int) -> None:
 
 
 def open_ring(domain: Domain) -> TraceRing:
-    """The domain's ring; NotFound if nothing was ever traced in it."""
+    """The domain's ring; NotFound if tracing was never switched on."""
     domain.check()
     ring = TraceRing.open(str(domain.directory / TRACE_NAME))
     if ring is None:
@@ -54,8 +53,8 @@ def open_ring(domain: Domain) -> TraceRing:
 
 
 def make_ring(domain: Domain) -> TraceRing:
-    """The domain's ring; a new one has as many records as the variable HAWSER_TRACE_RECORDS says, and takes
-    the place of one that was removed."""
+    """The domain's ring, created if needed with the number of records in HAWSER_TRACE_RECORDS. A new ring
+    replaces one that was removed."""
     domain.check()
     path = str(domain.directory / TRACE_NAME)
     ring = TraceRing.open(path)
@@ -66,8 +65,7 @@ def make_ring(domain: Domain) -> TraceRing:
 
 
 def lead_to(domain: Domain, ring: TraceRing) -> None:
-    """Have all that is traced in the domain traced to this ring: what still leads to one that was removed
-    would be neither read nor counted."""
+    """Direct all traced regions to this ring, because records in a removed ring would never be read."""
     for name in domain.names():
         try:
             region = domain.watch(name)
@@ -77,7 +75,7 @@ def lead_to(domain: Domain, ring: TraceRing) -> None:
             if level and identity != ring.identity:
                 region.trace(ring, level, only_from=level)
         except HawserError:
-            # Deleted, damaged or not ours: who uses it says so.
+            # Deleted, damaged or inaccessible: its users report that.
             continue
 
 
@@ -93,7 +91,7 @@ def _chosen_records() -> int:
 
 
 class Traced(NamedTuple):
-    """What a region is: a topic's or a queue's, and its name; both empty if that is not known."""
+    """The kind ("topic" or "queue") and name of a region; both empty if unknown."""
 
     kind: str
     name: str
@@ -103,29 +101,29 @@ _UNKNOWN: Final = Traced("", "")
 
 
 class TraceNames:
-    """Names for the numbers in trace records. What was seen once is remembered, also when it is gone; regions
-    are looked at and let go of again, so that nothing is kept alive."""
+    """Names for the numbers in trace records. Names stay known after their region is gone; regions are opened
+    only for a lookup, so none is kept alive."""
 
     def __init__(self, domain: Domain) -> None:
         self._domain = domain
         self._regions: dict[int, Traced] = {0: _UNKNOWN}
         self._participants: dict[tuple[int, int], str] = {}
-        # When it may be looked again for regions that were not found because looking failed.
+        # The time before which a failed lookup of regions is not repeated.
         self._again = 0.0
 
     def region(self, number: int) -> Traced:
-        """What the region with this number is."""
+        """The kind and name of the region with this number."""
         if number not in self._regions and time.monotonic() >= self._again:
             if self._learn():
-                # Of a record that is there: if it is not found now, it was removed.
+                # The record exists, so a region that is not found was removed.
                 _remember(self._regions, number, self._regions.get(number, _UNKNOWN))
             else:
                 self._again = time.monotonic() + _AGAIN_SECONDS
         return self._regions.get(number, _UNKNOWN)
 
     def participant(self, region: int, owner: int) -> str:
-        """The name of the participant with this owner word; "" if there is none, or it left unseen and its
-        place was taken by another one."""
+        """The name of the participant with this owner word; "" if it is unknown, or left and was replaced
+        before it was looked up."""
         found = self._participants.get((region, owner))
         if found is not None:
             return found
@@ -135,14 +133,14 @@ class TraceNames:
         try:
             seen = self._domain.watch(name)
         except HawserError:
-            # Others say what is wrong with it, and it may pass.
+            # Its users report the error, which may be temporary.
             return ""
         is_there = seen is not None and region_number(seen.uuid) == region
         found = seen.participant_name(owner) if seen is not None and is_there else ""
         return _remember(self._participants, (region, owner), found)
 
     def _learn(self) -> bool:
-        """Look at the label of each region; False if one of them could not be read."""
+        """Read the labels of all regions; False if one could not be read."""
         complete = True
         try:
             for name in self._domain.names():

@@ -1,4 +1,4 @@
-"""Batches as Arrow, both ways; the only part of batches that needs pyarrow, and only when it is called.
+"""Conversion of batches to and from Arrow; the only module here that needs pyarrow, when it is called.
 
 | column | type | holes |
 |---|---|---|
@@ -71,7 +71,7 @@ def schema() -> Any:
 
 
 def encode(batch: Any, compression: int) -> tuple[memoryview, int, int]:
-    """(IPC message, earliest and latest timestamp) of a pyarrow.RecordBatch; UsageError if it is no batch."""
+    """(IPC message, earliest and latest timestamp) of a pyarrow.RecordBatch; UsageError for other data."""
     _check(batch)
     if compression and batch.nbytes > MAX_UNPACKED_BYTES:
         raise UsageError(
@@ -99,7 +99,7 @@ def _bounds(batch: Any) -> tuple[int, int]:
 
 
 def _compressed(batch: Any, compression: int) -> Any:
-    """The IPC message of a batch; only a stream can be compressed, so it is cut out of one."""
+    """The compressed IPC message of a batch, cut out of a stream, because only streams can be compressed."""
     pa = _pyarrow()
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=_CODECS[compression], use_threads=False)
@@ -110,8 +110,8 @@ def _compressed(batch: Any, compression: int) -> Any:
 
 
 def encode_bare(batch: Any) -> tuple[int, int, int, list[Any]]:
-    """As `bare.encode`, of a pyarrow.RecordBatch: its buffers, of which only offsets are ever copied;
-    UsageError if it is no batch."""
+    """As `batch_body.encode`, of a pyarrow.RecordBatch, whose buffers except offsets are not copied;
+    UsageError for other data."""
     assert sys.byteorder == "little", "the buffers of a batch are little-endian"
     _check(batch)
     earliest, latest = _bounds(batch)
@@ -137,8 +137,7 @@ def encode_bare(batch: Any) -> tuple[int, int, int, list[Any]]:
 
 
 def offsets_of(array: Any) -> tuple[Any, tuple[int, int]]:
-    """Where the items of an array of binaries lie in its data, as numbers from 0 on, and from where to where
-    all of them do."""
+    """The offsets of an array of binaries, from 0 on, and the range of its data that they cover."""
     pa = _pyarrow()
     _, places, _ = array.buffers()
     offsets = pa.Array.from_buffers(pa.int32(), len(array) + 1, [None, places], offset=array.offset)
@@ -149,7 +148,7 @@ def offsets_of(array: Any) -> tuple[Any, tuple[int, int]]:
 
 
 def _validity(array: Any) -> bytes:
-    """A bit for each item, from the first one on, and none behind the last."""
+    """One bit for each item."""
     count: int = len(array)
     place, skipped = divmod(array.offset, 8)
     validity = memoryview(array.buffers()[0])[place : place + ((skipped + count + 7) >> 3)]
@@ -158,8 +157,8 @@ def _validity(array: Any) -> bytes:
 
 
 def decode(body: memoryview, count: int, compression: int) -> Any:
-    """The pyarrow.RecordBatch of an IPC message, over its bytes where they are not compressed; BadBatch if it
-    is not one of `count` records, or larger than a batch may become."""
+    """The pyarrow.RecordBatch of an IPC message, without a copy of uncompressed buffers; BadBatch if it does
+    not have `count` records or is too large when uncompressed."""
     pa = _pyarrow()
     size, compressed = unpacked_bytes(body)
     if size > MAX_UNPACKED_BYTES:
@@ -179,7 +178,7 @@ def decode(body: memoryview, count: int, compression: int) -> Any:
 
 
 def from_columns(columns: Columns) -> Any:
-    """The pyarrow.RecordBatch of a bare body, over its bytes; BadBatch if its offsets do not fit."""
+    """The pyarrow.RecordBatch of a bare body, without a copy; BadBatch if its offsets are invalid."""
     assert sys.byteorder == "little", "the buffers of a batch are little-endian"
     pa = _pyarrow()
     count = columns.records
@@ -197,9 +196,9 @@ def from_columns(columns: Columns) -> Any:
 
 
 def one_time(timestamp_ns: int, count: int) -> Any:
-    """A column of timestamps that are all the same."""
+    """A column of equal timestamps."""
     pa = _pyarrow()
-    # A tenth of the time of pyarrow.repeat.
+    # Takes a tenth of the time of pyarrow.repeat.
     times = timestamp_ns.to_bytes(8, "little", signed=True) * count
     return pa.Array.from_buffers(_time(), count, [None, pa.py_buffer(times)])
 
@@ -218,20 +217,20 @@ def _array(binaries: Binaries | None, count: int) -> Any:
 
 
 def records(batch: Any) -> Iterator[Record]:
-    """Each record of a checked pyarrow.RecordBatch; its headers are checked before the first."""
+    """The records of a checked pyarrow.RecordBatch; all headers are checked before the first."""
     headers = list(map(decode_headers, batch.column("headers").to_pylist()))
     values, keys = batch.column("value").to_pylist(), batch.column("key").to_pylist()
     return make_records(values, keys, headers, timestamps(batch))
 
 
 def timestamps(batch: Any) -> list[int]:
-    """The timestamp of each record of a checked pyarrow.RecordBatch."""
+    """The timestamps of a checked pyarrow.RecordBatch."""
     times: list[int] = batch.column("timestamp").view(_pyarrow().int64()).to_pylist()
     return times
 
 
 def check_headers(batch: Any) -> None:
-    """BadBatch if the headers of one of its records are none."""
+    """Raises BadBatch if a record has invalid headers."""
     column = batch.column("headers")
     if column.null_count < len(column):
         for each in column.to_pylist():

@@ -1,8 +1,8 @@
-"""A batch: what a producer sends at once to one partition, and what lies in one entry of its log.
+"""A batch: records that a producer sends to one partition, stored in one entry of its log.
 
     0   format: 1 bare, 2 Arrow            u8
     1   compression: 0 none, 1 lz4, 2 zstd u8, only with Arrow
-    2   columns of a bare body             u8, see bare.py
+    2   columns of a bare body             u8, see batch_body.py
     3   length of the producer's id        u8
     4   records                            u32
     8   length of the body                 u32
@@ -13,12 +13,11 @@
     40  sequence of the batch              i64, from 1; 0 without a producer
     48  the producer's id, zeros up to a multiple of 8, the body
 
-Integers are little-endian. The header alone says what a state machine needs. Both bodies are the buffers of
-the same Arrow columns: a bare one has nothing else, an Arrow one is an IPC message of them, with all that
-Arrow offers and some 400 bytes that say so (decision 0024). Neither is copied or built again to be read as
-Arrow.
+Integers are little-endian. A state machine needs only the header. Both bodies consist of the buffers of the
+same Arrow columns: a bare body has nothing else, an Arrow body is an IPC message of them, with some 400 bytes
+more (decision 0024). Both are read as Arrow without a copy.
 
-Whoever takes a batch from a stranger calls `check` once; `read` looks at the header only.
+`read` checks only the header; call `check` once for a batch from a client.
 """
 
 import struct
@@ -35,7 +34,7 @@ __all__ = ["MAX_BATCH_BYTES", "MAX_RECORDS", "BadBatch", "Batch", "Compression",
 
 HEADER_BYTES: Final = 48
 MAX_RECORDS: Final = 1 << 20
-# What an entry holds, less what a transaction's id may take of it.
+# The size of an entry less that of the longest transaction id.
 MAX_BATCH_BYTES: Final = (64 << 20) - (1 << 16)
 MAX_PRODUCER_BYTES: Final = 255
 
@@ -46,14 +45,14 @@ _new = tuple.__new__
 
 
 class Format(IntEnum):
-    """How the body of a batch is laid out."""
+    """The encoding of a batch's body."""
 
     BARE = 1
     ARROW = 2
 
 
 class Compression(IntEnum):
-    """What the buffers of an Arrow body are compressed with."""
+    """The compression of an Arrow body's buffers."""
 
     NONE = 0
     LZ4 = 1
@@ -67,7 +66,7 @@ _MOST_COMPRESSION: Final = int(max(Compression))
 
 
 class Header(NamedTuple):
-    """What stands before the body. `body` is where that begins, in the bytes the header was read from."""
+    """The header of a batch. `body` is the offset of the body in the bytes the header was read from."""
 
     format: int
     compression: int
@@ -82,9 +81,9 @@ class Header(NamedTuple):
 
     @classmethod
     def read(cls, data: "bytes | bytearray | memoryview", start: int = 0) -> "Header":
-        """The header of the batch that fills `data` from `start` on; BadBatch if there is none.
+        """The header of the batch that fills `data` from `start` on; BadBatch if it is invalid.
 
-        What is read depends on these bytes only, never on the libraries at hand: all replicas judge alike.
+        The result depends on these bytes alone, not on the versions of libraries, so all replicas agree.
         """
         size = len(data) - start
         if size < HEADER_BYTES:
@@ -111,7 +110,7 @@ class Header(NamedTuple):
         fields = (
             form, compression, columns, records, earliest, latest, producer, incarnation, sequence, place
         )  # fmt: skip
-        # Half the time of cls(...).
+        # Takes half the time of cls(...).
         return _new(cls, fields)
 
 
@@ -120,18 +119,18 @@ def _is_stamp(name: int, incarnation: int, sequence: int) -> bool:
 
 
 def _encode(records: Records) -> tuple[int, int, int, list[bytes]]:
-    """As `bare.encode`."""
+    """As `batch_body.encode`."""
     if len(records) == 1:
         value, key, headers, timestamp_ns = next(iter(records))
         if key is None and not headers:
-            # As most are that go alone, or in a transaction.
+            # Most single records, and most in transactions.
             return 0, timestamp_ns, timestamp_ns, batch_body.encode_only(value, timestamp_ns)
     rows = Rows.of(records)
     return batch_body.encode(rows.values, rows.keys, rows.headers, rows.timestamps)
 
 
 class Batch:
-    """A batch, immutable; `data` is all there is of it."""
+    """An immutable batch; `data` are its bytes."""
 
     __slots__ = ("data", "header")
 
@@ -141,7 +140,7 @@ class Batch:
 
     @classmethod
     def read(cls, data: "bytes | memoryview") -> "Batch":
-        """The batch in these bytes, its header checked, its body not looked at; BadBatch if it is none."""
+        """The batch in these bytes, with only its header checked; BadBatch if that is invalid."""
         return cls(data, Header.read(data))
 
     @classmethod
@@ -151,7 +150,7 @@ class Batch:
         stamp: Stamp = NO_STAMP,
         compression: Compression = Compression.NONE,
     ) -> "Batch":
-        """These records, at least one, as a batch; Arrow and its compression only if one is asked for."""
+        """A batch of these records, at least one; bare unless Arrow or a compression is asked for."""
         if not records:
             raise UsageError("a batch has at least one record; there is nothing to send")
         if compression:
@@ -176,7 +175,7 @@ class Batch:
         headers: Sequence[Mapping[str, bytes]],
         stamp: Stamp = NO_STAMP,
     ) -> "Batch":
-        """A bare batch of at least one record, whose values are in the buffers of their column already."""
+        """A bare batch of at least one record, whose values are already in the buffers of a column."""
         columns, earliest, latest, body = batch_body.encode_columns(
             timestamps, value_offsets, value_data, keys, headers
         )
@@ -196,7 +195,7 @@ class Batch:
 
     @classmethod
     def bare_of_arrow(cls, data: Any, stamp: Stamp = NO_STAMP) -> "Batch":
-        """The same, with its buffers laid bare: the smaller batch where nothing is to be compressed."""
+        """A bare batch of a pyarrow.RecordBatch, which is smaller than an uncompressed Arrow batch."""
         from hawser.record import arrow
 
         columns, earliest, latest, body = arrow.encode_bare(data)
@@ -225,13 +224,13 @@ class Batch:
             form, compression, columns, name, records, length, 0, earliest, latest, incarnation, sequence
         )
         data = b"".join((head, producer, bytes(-name % 8), *body) if name else (head, *body))
-        # Half the time of Header(...).
+        # Takes half the time of Header(...).
         header = _new(Header, (*fields, *stamp, size - length))
         return cls(data, header)
 
     @property
     def count(self) -> int:
-        """How many records it has."""
+        """The number of records."""
         return self.header.records
 
     @property
@@ -244,11 +243,11 @@ class Batch:
         return self._assemble(self.header[:6], stamp, [memoryview(self.data)[self.header.body :]])
 
     def records(self) -> Iterator[Record]:
-        """Each record; BadBatch before the first if the body is not what the header says."""
+        """The records; raises BadBatch before the first if the body does not match the header."""
         header = self.header
         is_same_time = header.earliest_ns == header.latest_ns
         if header.format == _BARE and header.records == 1 and not header.columns and is_same_time:
-            # As all are that come from a queue one by one.
+            # All records that come one by one from a queue.
             return iter(
                 (Record(batch_body.only_value(self.data, header.body), timestamp_ns=header.latest_ns),)
             )
@@ -259,7 +258,7 @@ class Batch:
         return arrow.records(self.to_arrow())
 
     def to_arrow(self) -> Any:
-        """A pyarrow.RecordBatch over the bytes of this batch, checked; BadBatch if the body is none."""
+        """A checked pyarrow.RecordBatch over the bytes of this batch; BadBatch if the body is invalid."""
         from hawser.record import arrow
 
         header = self.header
@@ -273,7 +272,7 @@ class Batch:
         return batch_body.split(memoryview(self.data)[header.body :], header.columns, header.records, same)
 
     def check(self) -> None:
-        """BadBatch unless everything in it can be read, and its timestamps are those of the header."""
+        """Raises BadBatch unless the body can be read and its timestamps match the header."""
         header = self.header
         is_same_time = header.earliest_ns == header.latest_ns
         if header.format == _BARE and not header.columns and is_same_time:
@@ -295,7 +294,7 @@ class Batch:
             raise BadBatch("the timestamps of a batch are not those that its header says")
 
     def first_at(self, timestamp_ns: int) -> int | None:
-        """The place, from 0, of the first record with this timestamp or a later one; None without one."""
+        """The position, from 0, of the first record with this timestamp or a later one, or None."""
         if self.header.format == Format.BARE:
             times = batch_body.timestamps(self._columns())
         else:

@@ -1,4 +1,4 @@
-"""The bare body of a batch: the buffers of its Arrow columns, one behind the other, and nothing else.
+"""The bare body of a batch: the buffers of its Arrow columns, one after another.
 
     timestamps    i64 each; left out if all are the same, which the header then says
     offsets       of the values, the keys, the headers: i32, one more than records, from 0
@@ -39,13 +39,13 @@ __all__ = [
     "timestamps",
 ]
 
-# Bits of the header's column byte.
+# The bits of the header's column byte.
 KEYS: Final = 1
 SOME_KEYS: Final = 2  # and some records have none
 HEADERS: Final = 4
 SOME_HEADERS: Final = 8
 
-# How many columns with offsets, and how many with validity, there are for each column byte that is possible.
+# By valid column byte: the number of columns with offsets, and of those with validity.
 _SHAPES: Final = {
     keys | headers: (1 + (keys > 0) + (headers > 0), (keys > 1) + (headers > HEADERS))
     for keys in (0, KEYS, KEYS | SOME_KEYS)
@@ -75,8 +75,8 @@ class Binaries(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The buffers of a body, not yet checked against each other. One timestamp stands for all of them, or
-    `timestamps` has each."""
+    """The buffers of a body, not yet checked against each other. All records have `timestamp_ns`, or each has
+    one in `timestamps`."""
 
     records: int
     timestamp_ns: int | None
@@ -87,7 +87,7 @@ class Columns(NamedTuple):
 
 
 def fixed_bytes(columns: int, records: int, same_timestamp: bool) -> int:
-    """How long a body is without the data of its columns; BadBatch for columns that cannot be."""
+    """The length of a body without the data of its columns; BadBatch for invalid columns."""
     shape = _SHAPES.get(columns)
     if shape is None:
         raise BadBatch(f"no batch has the columns {columns:#x}")
@@ -106,14 +106,14 @@ def encode(
 ) -> tuple[int, int, int, list[bytes]]:
     """(column byte, earliest and latest timestamp, the buffers in their order) of at least one record.
 
-    Raises TypeError, ValueError or struct.error for a record with something else in it than it should have.
+    Raises TypeError, ValueError or struct.error for a record with values of wrong types.
     """
     return encode_columns(timestamps, *_buffers(values), keys, headers)
 
 
 def encode_only(value: bytes, timestamp_ns: int) -> list[bytes]:
-    """As `encode`: the buffers of one record without key and headers."""
-    # Packed though it is left out, so that what is no timestamp is found.
+    """The buffers of one record without key and headers."""
+    # Packed only to check that it is a timestamp.
     _pack_time(timestamp_ns)
     return [*_buffers((value,))]
 
@@ -125,13 +125,13 @@ def encode_columns(
     keys: Sequence[bytes | None],
     headers: Sequence[Mapping[str, bytes]],
 ) -> tuple[int, int, int, list[bytes]]:
-    """As `encode`, of at least one record whose values are in the buffers of their column already."""
+    """As `encode`, of at least one record whose values are already in the buffers of a column."""
     count = len(timestamps)
-    # Counting what is the same object is several times quicker than comparing; most batches have one time.
+    # Counting the same object is several times faster than comparing, and most batches have one timestamp.
     earliest = latest = timestamps[0]
     if timestamps[-1] != earliest or timestamps.count(earliest) != count:
         earliest, latest = min(timestamps), max(timestamps)
-    # Packed also where it is left out, so that what is no timestamp is found.
+    # Packed even if left out, to check that it is a timestamp.
     times = _pack_time(earliest) if earliest == latest else struct.pack(f"<{count}q", *timestamps)
     fixed = [] if earliest == latest else [times]
     columns, validities = 0, []
@@ -158,7 +158,7 @@ def encode_columns(
 
 
 def _buffers(items: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Offsets and data of a column."""
+    """The offsets and the data of a column."""
     data = b"".join(items)
     if len(items) == 1:
         end, offsets = len(items[0]), _pack_two_offsets(0, len(data))
@@ -176,7 +176,7 @@ def _bits(flags: Sequence[bool]) -> bytes:
 
 
 def encode_headers(headers: Mapping[Any, Any]) -> bytes:
-    """Headers as they are stored; TypeError unless they map str to bytes."""
+    """The stored form of headers; TypeError unless they map str to bytes."""
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, bytes):
             raise TypeError(f"header {name!r} is {type(name).__name__} to {type(value).__name__}")
@@ -184,7 +184,7 @@ def encode_headers(headers: Mapping[Any, Any]) -> bytes:
 
 
 def decode_headers(data: bytes | None) -> Mapping[str, bytes]:
-    """Headers from how they are stored; BadBatch for other bytes."""
+    """Headers from their stored form; BadBatch for other bytes."""
     if not data:
         return NO_HEADERS
     try:
@@ -194,7 +194,7 @@ def decode_headers(data: bytes | None) -> Mapping[str, bytes]:
 
 
 def encode_header_pairs(pairs: Sequence[tuple[Any, Any]]) -> bytes:
-    """As `encode_headers`, with each key as often as it is there. Readers of a mapping get the last value."""
+    """As `encode_headers`, with repeated keys. Readers of a mapping get the last value."""
     headers = dict(pairs)
     if len(headers) == len(pairs):
         return encode_headers(headers)
@@ -205,7 +205,7 @@ def encode_header_pairs(pairs: Sequence[tuple[Any, Any]]) -> bytes:
 
 
 def decode_header_pairs(data: bytes | None) -> list[tuple[str, bytes]]:
-    """As `decode_headers`, with each key as often as it is there, in order."""
+    """As `decode_headers`, with repeated keys, in order."""
     headers = decode_headers(data)
     if not data:
         return []
@@ -214,15 +214,15 @@ def decode_header_pairs(data: bytes | None) -> list[tuple[str, bytes]]:
     count = mark - _FIXED_MAP if start == 1 else int.from_bytes(data[1:start], "big")
     if count == len(headers):
         return list(headers.items())
-    # A map is an array of its keys and values but for what stands before them.
+    # A map is an array of its keys and values with another header.
     items = _decode_items(bytes([_ARRAY_32]) + (2 * count).to_bytes(4, "big") + data[start:])
     return list(zip(items[::2], items[1::2], strict=True))
 
 
 def split(body: memoryview, columns: int, records: int, timestamp_ns: int | None) -> Columns:
-    """The buffers of a body, which lie within it and fill it exactly; BadBatch if they do not.
+    """The buffers of a body; BadBatch unless they fill it exactly.
 
-    What is in the offsets between the first and the last is for `records`, `check` or Arrow to judge.
+    `records`, `check` or Arrow check the offsets between the first and the last.
     """
     data = fixed_bytes(columns, records, timestamp_ns is not None)
     if len(body) < data:
@@ -248,7 +248,7 @@ def split(body: memoryview, columns: int, records: int, timestamp_ns: int | None
 
 
 def _binaries(body: memoryview, records: int, offsets: int, data: int, bits: int | None) -> Binaries:
-    """The buffers of a column, of which the parts begin at these places of the body."""
+    """The buffers of a column whose parts begin at these offsets of the body."""
     last_place = offsets + 4 * records
     (first,), (last,) = _offset(body, offsets), _offset(body, last_place)
     if first or not 0 <= last <= len(body) - data:
@@ -264,7 +264,7 @@ def _binaries(body: memoryview, records: int, offsets: int, data: int, bits: int
 
 
 def only_value(data: "bytes | memoryview", body: int) -> bytes:
-    """Of a body that begins there and has one value and nothing else; BadBatch if it has not."""
+    """The value of a body that begins at `body` and has only one value; BadBatch for another body."""
     first, end = _unpack_two_offsets(data, body)
     start = body + _TWO_OFFSETS.size
     if first or start + end != len(data):
@@ -273,7 +273,7 @@ def only_value(data: "bytes | memoryview", body: int) -> bytes:
 
 
 def records(columns: Columns) -> Iterator[Record]:
-    """Each record; everything is checked before the first."""
+    """The records; everything is checked before the first."""
     count = columns.records
     values = _items(columns.values, count)
     keys: Any = repeat(None) if columns.keys is None else _items(columns.keys, count)
@@ -291,7 +291,7 @@ def timestamps(columns: Columns) -> Sequence[int]:
 
 
 def check(columns: Columns) -> None:
-    """BadBatch unless `records` has none to raise; for those who want no records."""
+    """Raises BadBatch if `records` would, without making records."""
     for binaries in (columns.values, columns.keys):
         if binaries is not None:
             _offsets(binaries, columns.records)
@@ -301,7 +301,7 @@ def check(columns: Columns) -> None:
 
 
 def check_values(data: "bytes | memoryview", body: int, records: int) -> None:
-    """As `split` and `check` of a body that begins there and has nothing but values, of one timestamp."""
+    """As `split` and `check`, for a body at `body` with only values and one timestamp."""
     offsets = struct.unpack_from(f"<{records + 1}i", data, body)
     if offsets[0] or body + 4 * (records + 1) + offsets[-1] != len(data):
         raise BadBatch(
@@ -312,12 +312,12 @@ def check_values(data: "bytes | memoryview", body: int, records: int) -> None:
 
 def make_records(*columns: Iterable[Any]) -> Iterator[Record]:
     """Records of values, keys, headers and timestamps, until the shortest ends."""
-    # Half the time of Record(...), which a batch of a thousand feels.
+    # Takes half the time of Record(...).
     return map(partial(tuple.__new__, Record), zip(*columns, strict=False))
 
 
 def _items(binaries: Binaries, count: int) -> Sequence[Any]:
-    """The items of a column, None where it has none."""
+    """The items of a column, None for missing ones."""
     data = bytes(binaries.data)
     items = [data[start:end] for start, end in pairwise(_offsets(binaries, count))]
     if binaries.validity is None:
@@ -333,6 +333,6 @@ def _offsets(binaries: Binaries, count: int) -> tuple[int, ...]:
 
 
 def _check_order(offsets: tuple[int, ...]) -> None:
-    # Sorting what is in order is one quick pass.
+    # Sorting a sorted list is one fast pass.
     if list(offsets) != sorted(offsets):
         raise BadBatch("the offsets of a column go back")

@@ -1,7 +1,7 @@
-"""How large an Arrow IPC message becomes when it is read, told from its metadata before a byte is allocated.
+"""The uncompressed size of an Arrow IPC message, read from its metadata before any allocation.
 
 A few compressed bytes may claim to be gigabytes. Each compressed buffer begins with its size, as an i64
-(-1: it is not compressed after all), and the message says where the buffers are:
+(-1: it is not compressed), and the message has the places of the buffers:
 
     0   -1 as i32, then the length of the metadata, i32
     8   metadata: a flatbuffer, root table Message {1 header type, 2 header, 3 body length},
@@ -9,7 +9,7 @@ A few compressed bytes may claim to be gigabytes. Each compressed buffer begins 
         3 compression}
     8 + length    body
 
-Arrow verifies all of this again; what is wrong here is wrong there.
+Arrow verifies all of this again.
 """
 
 import struct
@@ -30,7 +30,7 @@ _i64 = struct.Struct("<q").unpack_from
 
 
 def unpacked_bytes(message: memoryview) -> tuple[int, bool]:
-    """(bytes of all its buffers when read, whether they are compressed); BadBatch if it is no message."""
+    """(uncompressed bytes of all buffers, whether they are compressed); BadBatch for an invalid message."""
     try:
         return _read(message)
     except struct.error as error:
@@ -63,12 +63,12 @@ def _read(message: memoryview) -> tuple[int, bool]:
 
 
 def _followed(data: memoryview, place: int) -> int:
-    """Where the offset at `place` leads; offsets of a flatbuffer lead forward."""
+    """The target of the offset at `place`; offsets of a flatbuffer point forward."""
     return place + int(_u32(data, place)[0])
 
 
 def _field(data: memoryview, table: int, number: int) -> int:
-    """Where a field of a table is; 0 if the table has none of that number."""
+    """The place of a field of a table; 0 if the table does not have the field."""
     directory = table - int(_i32(data, table)[0])
     if directory < 0 or 4 + 2 * number + 2 > _u16(data, directory)[0]:
         return 0

@@ -26,7 +26,7 @@ _decode = msgspec.msgpack.Decoder(_Metadata).decode
 
 
 def encode_metadata(key: bytes | None, headers: Mapping[str, bytes] | None) -> bytes | None:
-    """Bytes that `decode_metadata` turns back; None when there is neither key nor header."""
+    """Key and headers as bytes; None without either."""
     if key is None and not headers:
         return None
     if key is not None and not isinstance(key, bytes):
@@ -41,7 +41,7 @@ def encode_metadata(key: bytes | None, headers: Mapping[str, bytes] | None) -> b
 
 
 def decode_metadata(data: bytes) -> _Metadata:
-    """(key, headers) of `encode_metadata`'s bytes, or of none at all; Corrupt for any others."""
+    """(key, headers) from the bytes of `encode_metadata`, or from none; Corrupt for other bytes."""
     if not data:
         return None, {}
     try:
@@ -69,7 +69,7 @@ DEAD_LETTER_HEADER: Final = "hawser-dead-letter"
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """Queue and offset it had there, and how often it was delivered."""
+    """The queue and offset a dead letter comes from, and the number of its deliveries there."""
 
     queue: str
     offset: int
@@ -80,24 +80,24 @@ _decode_origin = msgspec.json.Decoder(_Origin).decode
 
 
 def with_origin(metadata: bytes, queue: str, offset: int, deliveries: int) -> bytes:
-    """The metadata of a message of that queue as a dead letter."""
+    """The metadata of a message with its origin added, for a dead letter."""
     key, headers = decode_metadata(metadata)
     headers[DEAD_LETTER_HEADER] = msgspec.json.encode(_Origin(queue, offset, deliveries))
     return encode_metadata(key, headers) or b""
 
 
 def dead_letter_origin(metadata: bytes) -> str | None:
-    """The queue that a dead letter comes from; None if it does not say so."""
+    """The queue that a dead letter comes from; None without a valid header."""
     _, headers = decode_metadata(metadata)
     try:
         return _decode_origin(headers.get(DEAD_LETTER_HEADER, b"")).queue
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # Any client may put a message with such a header there.
+        # Any client may put a message with such a header.
         return None
 
 
 def without_origin(metadata: bytes) -> bytes:
-    """The metadata it had before it was a dead letter."""
+    """The metadata without its origin, for a message moved back."""
     key, headers = decode_metadata(metadata)
     headers.pop(DEAD_LETTER_HEADER, None)
     return encode_metadata(key, headers) or b""

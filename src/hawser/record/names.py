@@ -1,7 +1,7 @@
-"""The rule for names of topics, on one host and in a cluster, and how such a name is a file's.
+"""The rule for names of topics and queues, on one host and in a cluster, and their file names.
 
-A name's UTF-8 bytes are percent-encoded, but for ASCII letters, digits, `-`, `_` and inner dots: two names
-never share a file, and no name reaches outside its directory.
+A file name has a name's UTF-8 bytes percent-encoded, except ASCII letters, digits, `-`, `_` and inner dots.
+So two names never share a file, and no name leaves its directory.
 """
 
 from typing import Final
@@ -19,12 +19,12 @@ __all__ = [
 
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 _LINE_ENDS: Final = "\u2028\u2029"
-# Names come from strangers, too.
+# Bounds error texts, because names may come from other users.
 _MOST_SHOWN: Final = 200
 
 
 def check_topic_name(name: str, what: str = "name") -> str:
-    """The name itself if a topic or a queue may have it, otherwise a UsageError that says why not."""
+    """The name itself; UsageError if it is not valid for a topic or queue."""
     data = checked_text(name, what)
     shown = repr(name[:_MOST_SHOWN])
     if not all(name.split("/")):
@@ -41,7 +41,7 @@ def check_topic_name(name: str, what: str = "name") -> str:
 
 
 def check_is_another(queue: str, dead_letter: object) -> None:
-    """UsageError if the dead letters of a queue would go to itself."""
+    """Raises UsageError if a queue names itself for its dead letters."""
     if dead_letter == queue:
         raise UsageError(
             f"queue {queue!r} cannot be its own dead_letter; leave that out, or name another queue"
@@ -49,8 +49,8 @@ def check_is_another(queue: str, dead_letter: object) -> None:
 
 
 def check_queue_names(queue: str, dead_letter: object) -> None:
-    """UsageError unless a queue of a cluster may have this name and this dead_letter. There dead letters are
-    in the queue they are of, and their name is nobody else's."""
+    """Raises UsageError unless a queue of a cluster may have this name and this dead_letter. A cluster keeps
+    dead letters with their queue and reserves their name."""
     check_is_another(queue, dead_letter)
     for name in (queue, dead_letter):
         if isinstance(name, str) and name.endswith(DEAD_LETTER_SUFFIX):
@@ -63,7 +63,7 @@ def check_queue_names(queue: str, dead_letter: object) -> None:
 
 
 def checked_text(name: str, what: str) -> bytes:
-    """The bytes of a name that has some, and no control characters; otherwise a UsageError."""
+    """The bytes of a name; UsageError if it is empty or has control characters."""
     if not isinstance(name, str):
         raise UsageError(f"a {what} is a str, not {type(name).__name__}")
     if not name:
@@ -77,7 +77,7 @@ def checked_text(name: str, what: str) -> bytes:
 
 
 def percent_encoded(data: bytes) -> str:
-    """As a part of a file name."""
+    """The bytes as a part of a file name."""
     text = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in data)
     # A leading dot would hide the file, or make it the domain's own.
     return "%2E" + text[1:] if text.startswith(".") else text

@@ -26,8 +26,8 @@ __all__ = [
 def as_payload(data: Any) -> "Buffer":
     """The bytes of `data`, without a copy where it has a contiguous buffer.
 
-    Arrow record batches and tables become an Arrow IPC stream. What has no plain bytes (text, Python
-    objects, arrays with gaps) is a UsageError that says how to get them.
+    Arrow record batches and tables become an Arrow IPC stream. Text, Python objects and arrays with gaps
+    raise a UsageError that says how to get bytes.
     """
     if isinstance(data, bytes | bytearray):
         return data
@@ -39,7 +39,7 @@ def as_payload(data: Any) -> "Buffer":
 
 
 def as_payloads(items: Iterable[Any], encode: Callable[[Any], "Buffer"] | None) -> Iterable["Buffer"]:
-    """The messages of a batch as `publish` takes them, encoded one by one as they are asked for."""
+    """The messages of a batch, encoded one by one on demand."""
     if type(items) is list and encode is None:  # nearly always, and for every batch
         return items
     if isinstance(items, str | bytes | bytearray | memoryview) or not hasattr(items, "__iter__"):
@@ -93,7 +93,7 @@ def as_array(sample: "Buffer", dtype: Any = "u1", shape: Any = None) -> Any:
 
 
 def array_layout(shape: Any, dtype: Any) -> tuple[tuple[int, ...], Any, int]:
-    """(shape, dtype, bytes) of an array to be written; UsageError for what no array can have."""
+    """(shape, dtype, bytes) of an array to write; UsageError for invalid values."""
     element = _element(_numpy(), dtype)
     try:
         sizes = (int(shape),) if hasattr(shape, "__index__") else tuple(int(size) for size in shape)

@@ -1,4 +1,5 @@
-"""What a topic of a cluster holds: values, maybe with keys and headers, and the times of their producers."""
+"""Records of a cluster's topics and queues: a value, optionally a key and headers, and the producer's
+time."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -17,12 +18,12 @@ __all__ = [
 ]
 
 NO_HEADERS: Final[Mapping[str, bytes]] = MappingProxyType({})
-# With an empty value it says that the record has none, such as a tombstone of Kafka.
+# With this header an empty value means that the record has no value, such as a tombstone of Kafka.
 NULL_HEADER: Final = "hawser-null"
 
 
 class Record(NamedTuple):
-    """One record. An empty key is a key; None is none. Empty headers are no headers."""
+    """One record. An empty key is a key; None means no key. Empty headers mean no headers."""
 
     value: bytes
     key: bytes | None = None
@@ -31,7 +32,8 @@ class Record(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """Whose batch it is, and the how-manieth of this incarnation, from 1: what makes a repeat harmless.
+    """Identifies a batch, so that a repeat has no effect: its producer, the producer's incarnation, and the
+    number of the batch in it, from 1.
 
     Without a producer the other two are 0, and a batch that is sent twice is in the log twice.
     """
@@ -45,13 +47,13 @@ NO_STAMP: Final = Stamp()
 
 
 class BadBatch(Corrupt):
-    """These bytes are not a batch; the reason says why."""
+    """These bytes are not a valid batch."""
 
 
 class Receipt(NamedTuple):
-    """Proof that `count` messages are in the topic, from `first_offset` on, as safe as `durability` says.
+    """Proof that `count` messages are in the topic, from `first_offset` on; `durability` says how safely.
 
-    On one host others may publish in between the messages of a batch; their own order is kept.
+    On one host, messages of others may lie between those of a batch; their own order is kept.
     """
 
     topic: str

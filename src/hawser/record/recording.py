@@ -1,10 +1,10 @@
-"""What a recorder writes beside the samples of a host: who it is, and what was lost before it came.
+"""Recorders: how a recording identifies its source, and marks the samples that it lost.
 
-A recorder is a producer of its own kind. Its id names the recorder and the region it records; the
-incarnation of each of its batches is the offset in that region of the batch's first record, and the sequence
-is always 1. So the newest batch says where to go on: behind its last record. A gap is one record in a batch
-of its own, whose incarnation is the last offset that is missing. A recorded queue has no gaps: what was not
-there to be recorded had been accepted.
+A recorder is a producer of a special kind. Its id names the recorder and the recorded region; the incarnation
+of each of its batches is the offset in that region of the batch's first record, and the sequence is always 1.
+So the newest batch says where to continue: behind its last record. A gap is one record in a batch of its own,
+whose incarnation is the last missing offset. A recorded queue has no gaps: messages that could not be
+recorded had been accepted.
 """
 
 from typing import Final, NamedTuple
@@ -21,7 +21,7 @@ _PREFIX: Final = b"recorder:"
 
 
 class Gap(NamedTuple):
-    """Samples `first` to `last` of a region were not recorded: they were overwritten before, or are too large
+    """Samples `first` to `last` of a region were not recorded, because they were overwritten or are too large
     for a batch."""
 
     first: int
@@ -29,11 +29,11 @@ class Gap(NamedTuple):
 
     @property
     def lost(self) -> int:
-        """How many samples it stands for."""
+        """The number of missing samples."""
         return self.last - self.first + 1
 
     def record(self, timestamp_ns: int) -> Record:
-        """The record that says so."""
+        """The record of this gap."""
         return Record(b"", None, {GAP_HEADER: self.encode()}, timestamp_ns)
 
     def encode(self) -> bytes:
@@ -42,7 +42,7 @@ class Gap(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> "Gap":
-        """ValueError unless it is what `encode` makes."""
+        """The gap in bytes from `encode`; ValueError for other bytes."""
         try:
             found = msgspec.json.decode(data, type=dict[str, int])
             gap = cls(found["first"], found["last"])
@@ -54,7 +54,7 @@ class Gap(NamedTuple):
 
 
 def recorder_id(name: str, region: str) -> bytes:
-    """The producer that records the region with this uuid under this name."""
+    """The producer id of the recorder of this name for the region with this uuid."""
     return _PREFIX + f"{name}/{region}".encode()
 
 

@@ -1,7 +1,7 @@
-"""Records by their columns, as lists of them are handed on.
+"""Records as columns, for lists of records inside a process.
 
-A tuple for each of thousands of records costs more than writing them: Python's collector of garbage counts
-them, and visits them again and again while they wait.
+A tuple for each of thousands of records costs more than writing them, because Python's garbage collector
+counts and repeatedly visits tuples.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ __all__ = ["Records", "Rows"]
 
 
 class Rows:
-    """Records whose values, keys, headers and timestamps are of one length. None of them changes."""
+    """Records as columns of values, keys, headers and timestamps of equal length, which do not change."""
 
     __slots__ = ("headers", "keys", "timestamps", "values")
 
@@ -42,7 +42,7 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: Sequence["Records"]) -> "Records":
-        """All of these, one behind the other."""
+        """The concatenation of these records."""
         if len(parts) == 1:
             return parts[0]
         if set(map(type, parts)) != {Rows}:
@@ -62,7 +62,7 @@ class Rows:
         return make_records(self.values, self.keys, self.headers, self.timestamps)
 
 
-# Few are quicker as they are.
+# Few records are faster as a sequence.
 Records = Sequence[Record] | Rows
 
 

@@ -29,16 +29,16 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Words about a structure that do not change its bytes.
+# Descriptions in a structure that do not change its bytes.
 _DESCRIPTIVE = frozenset({"title", "description", "examples", "default"})
 
 _STRUCTURES = (inspect.StructType, inspect.DataclassType, inspect.NamedTupleType, inspect.TypedDictType)
-# Results of `inspect` that are not types of msgspec's.
+# Results of `inspect` that are not types of msgspec.
 _VALUES = frozenset({"cls", "default", "default_factory"})
 
 
 class Codec(NamedTuple, Generic[T]):
-    """How values of one schema become bytes and come back. `fields` names them as SQL does, if it can."""
+    """Encodes and decodes the values of one schema. `fields` names its fields in SQL, if possible."""
 
     fingerprint: str
     fields: str | None
@@ -101,7 +101,7 @@ def _arrow_codec(schema: Any) -> Codec[Any]:
 
 
 def _bare(structure: Any) -> Any:
-    """The structure without the words that are only there for readers."""
+    """The structure without descriptions."""
     if isinstance(structure, list):
         return [_bare(item) for item in structure]
     if not isinstance(structure, dict):
@@ -109,7 +109,7 @@ def _bare(structure: Any) -> Any:
     bare: dict[str, Any] = {}
     for key, value in structure.items():
         if key == "properties":
-            # Below it the keys are the user's own field names, in the order they were declared.
+            # The keys below it are the user's field names, in the declared order.
             bare[key] = [[name, _bare(field)] for name, field in value.items()]
         elif key == "$defs":
             bare[key] = {name: _bare(definition) for name, definition in value.items()}
@@ -119,8 +119,8 @@ def _bare(structure: Any) -> Any:
 
 
 def _implied(schema: Any) -> list[Any]:
-    """The properties that decide how bytes are read and that a JSON schema lacks: the names of fields that
-    are written by position, and the values of fields that are left out."""
+    """Properties of the encoding that a JSON schema lacks: the names of fields written by position, and the
+    values of omitted fields."""
     found: dict[type, list[Any]] = {}
 
     def visit(node: Any) -> None:
@@ -159,11 +159,11 @@ def _fingerprint(kind: str, name: str, structure: bytes) -> str:
 
 
 def described(kind: type[Any]) -> type[Any]:
-    """The same type, with the description that msgspec keeps of it.
+    """The same type, prepared for use by several threads.
 
-    msgspec makes the description when a type is first used, and a second thread that uses the type before the
-    description is complete crashes the process. A module that passes a type to `msgspec.convert` or to
-    `decode(type=...)` calls this when it is imported; a module-level decoder does the same.
+    msgspec makes a description of a type at its first use. If a second thread uses the type before the
+    description is complete, the process crashes. A module that passes a type to `msgspec.convert` or to
+    `decode(type=...)` calls this at import; a module-level decoder has the same effect.
     """
     msgspec.msgpack.Decoder(kind)
     return kind

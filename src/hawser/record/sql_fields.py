@@ -1,4 +1,4 @@
-"""The fields of a schema as SQL writes them, for readers that know no Python: `id bigint, name string`.
+"""The fields of a schema in SQL, for readers without Python: `id bigint, name string`.
 
 They are stored with a topic of a cluster beside the schema's fingerprint, and Spark decodes values by them
 unless it is given a schema. A schema has no fields here if one of its types has no name in SQL, or if two
@@ -16,10 +16,10 @@ from hawser.limits import MAX_FIELDS_BYTES
 
 __all__ = ["IF_LEFT_OUT", "fields_of"]
 
-# How the comment of a field begins that a value may leave out.
+# The prefix of the comment of a field that a value may leave out.
 IF_LEFT_OUT: Final = "if left out: "
 
-# A value as its format writes it: what JSON and MessagePack write as text is text.
+# Types by their encoding: types that JSON and MessagePack write as text are strings.
 _PLAIN: Final[dict[type, str]] = {
     inspect.BoolType: "boolean",
     inspect.IntType: "bigint",
@@ -31,7 +31,7 @@ _PLAIN: Final[dict[type, str]] = {
     inspect.UUIDType: "string",
     inspect.DecimalType: "string",
 }
-# Of all that make a default, msgspec leaves out what only these have made.
+# msgspec leaves out defaults that these factories made, and no others.
 _EMPTY: Final = (list, dict, set)
 _LISTS: Final = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType)
 _ARROW: Final = {
@@ -54,11 +54,12 @@ _ARROW: Final = {
 
 
 class _Unnamed(Exception):
-    """There is something that SQL has no name for."""
+    """A type has no name in SQL."""
 
 
 def fields_of(schema: Any) -> str | None:
-    """Of a `msgspec.Struct` type, a dataclass or a `pyarrow.Schema`; None if SQL cannot name them all."""
+    """The fields of a `msgspec.Struct` type, a dataclass or a `pyarrow.Schema`; None if SQL cannot name them
+    all."""
     try:
         if isinstance(schema, type):
             text = _struct(inspect.type_info(schema), ())
@@ -70,7 +71,7 @@ def fields_of(schema: Any) -> str | None:
 
 
 def _struct(kind: inspect.Type, above: tuple[type, ...], between: str = " ") -> str:
-    """Its fields; a structure that contains itself has no end, and so no name."""
+    """The fields of a structure; one that contains itself has no name in SQL."""
     if not isinstance(kind, inspect.StructType | inspect.DataclassType) or kind.cls in above:
         raise _Unnamed
     if isinstance(kind, inspect.StructType) and kind.array_like:
@@ -84,7 +85,7 @@ def _struct(kind: inspect.Type, above: tuple[type, ...], between: str = " ") -> 
 
 
 def _comment(field: inspect.Field) -> str:
-    """What the field of a value that leaves it out is, unless that is null."""
+    """The comment with the value of an omitted field, unless that is null."""
     default = field.default
     if default is msgspec.NODEFAULT and field.default_factory in _EMPTY:
         default = field.default_factory()

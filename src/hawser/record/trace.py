@@ -1,8 +1,8 @@
-"""What a trace record is: 64 bytes that say what somebody did with a message, when, and in which process.
+"""Trace records: 64 bytes about one operation on a message, its time and its process.
 
 Eight little-endian words: position + 1, time, region, sequence, owner, {kind, deliveries, pid}, value, check.
-Who reads a trace ring gets only records whose check is right (docs/formats/trace-ring.md). In a cluster a
-record travels as it is, with the names of the topic and the participant as its key.
+Readers of a trace ring get only records with a correct check (docs/formats/trace-ring.md). In a cluster a
+record travels unchanged, with the names of the topic and the participant as its key.
 """
 
 import struct
@@ -32,7 +32,7 @@ _SEPARATOR: Final = b"\n"
 
 
 class TraceKind(IntEnum):
-    """What happened."""
+    """The operation."""
 
     PUBLISH = 1
     TAKE = 2
@@ -62,7 +62,7 @@ class TraceRecord(NamedTuple):
         missed                                           how many, up to `sequence`
         switched                                         how much is traced from there on, 0 for nothing
 
-    "nothing" stands for something that then did not happen.
+    "nothing" stands for an operation that did not take place.
     """
 
     position: int
@@ -77,17 +77,17 @@ class TraceRecord(NamedTuple):
 
     @property
     def what(self) -> str:
-        """Its kind in words."""
+        """The kind as text."""
         return _WORDS_OF_KINDS.get(self.kind, f"kind {self.kind}")
 
     @property
     def about(self) -> int:
-        """Owner word of whom it is about: who did it, or was recovered; 0 for nobody."""
+        """The owner word of the participant that acted or was recovered; 0 for none."""
         return self.value if self.kind == TraceKind.RECOVER else self.owner
 
     @property
     def latency_ns(self) -> int | None:
-        """How long the message had been published then; None for kinds that do not tell."""
+        """The time since the message was published; None for kinds without it."""
         return self.time_ns - self.value if self.value and self.kind in _OF_A_MESSAGE_BEFORE else None
 
 
@@ -99,7 +99,7 @@ _OF_A_MESSAGE_BEFORE: Final = frozenset(
 
 
 def trace_records(data: bytes | memoryview) -> Iterator[TraceRecord]:
-    """Each of the records that lie one behind the other."""
+    """The records in these bytes."""
     for place, time_ns, region, sequence, owner, facts, value, _ in _WORDS.iter_unpack(data):
         yield TraceRecord(
             place - 1, time_ns, region, sequence, owner, facts & 0xFF, facts >> 8 & 0xFFFF, facts >> 32, value
@@ -107,7 +107,7 @@ def trace_records(data: bytes | memoryview) -> Iterator[TraceRecord]:
 
 
 def trace_subjects(data: bytes) -> list[tuple[int, int]]:
-    """(region, `about`) of each record; sooner than by all their fields."""
+    """(region, `about`) of each record; faster than reading all fields."""
     words = memoryview(data).cast("Q")
     regions, owners, facts, values = (words[place::_WORDS_A_RECORD].tolist() for place in (2, 4, 5, 6))
     return [
@@ -122,8 +122,8 @@ def trace_times(data: bytes) -> "array[int]":
 
 
 def trace_columns(data: bytes | memoryview) -> Any:
-    """The same without a copy, as a numpy array with the fields of TraceRecord; but the first one is `place`,
-    the position plus 1."""
+    """The records without a copy, as a numpy array with the fields of TraceRecord, except that the first is
+    `place`, the position plus 1."""
     import numpy
 
     fields: Any = {
@@ -136,17 +136,17 @@ def trace_columns(data: bytes | memoryview) -> Any:
 
 
 def region_number(uuid: str) -> int:
-    """What trace records call the region with this uuid."""
+    """The number of the region with this uuid in trace records."""
     return int.from_bytes(bytes.fromhex(uuid.replace("-", ""))[:8], "little") or 1
 
 
 def trace_key(name: str, participant: str) -> bytes:
-    """The key of a trace record in a cluster. Either is empty if it is not known; neither has a newline."""
+    """The key of a trace record in a cluster. An unknown name is empty; names have no newlines."""
     return name.encode() + _SEPARATOR + participant.encode()
 
 
 def split_trace_key(key: bytes) -> tuple[str, str]:
-    """(topic or queue, participant) of `trace_key`; ValueError for what is none."""
+    """(topic or queue, participant) of a `trace_key`; ValueError for other bytes."""
     name, separator, participant = key.partition(_SEPARATOR)
     if not separator:
         raise ValueError(f"{key!r} is not the key of a trace record")
