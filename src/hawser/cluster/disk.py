@@ -78,10 +78,10 @@ class DiskCounters:
 
 
 class Disk:
-    """A Storage in `directory`, which it makes if there is none and which nobody else can use meanwhile.
+    """A Storage in `directory`, which is created if it does not exist and locked against other processes.
 
-    Used by one thread at a time. To be closed, which syncs nothing. If `aside` is set, it does the waiting
-    for a sync: meanwhile another thread may use this object, but neither sync nor close it."""
+    One thread uses it at a time. `close` syncs nothing. If `aside` is set, it waits for syncs: meanwhile
+    another thread may use this object, but neither sync nor close it."""
 
     def __init__(self, directory: Path | str, counters: DiskCounters | None = None) -> None:
         self.directory = Path(directory)
@@ -244,13 +244,13 @@ class Disk:
         return file.descriptor
 
     def _keep(self, name: str, file: _File) -> None:
-        """This one is open, and not too many others are."""
+        """Keeps this file open, and closes another one if too many are open."""
         self._files[name] = file
         while len(self._files) > _MOST_OPEN_FILES:
             self._forget(next(other for other in self._files if other != name))
 
     def _forget(self, name: str) -> None:
-        """Close it, or let the sync that uses it do so."""
+        """Closes the file, or leaves that to the sync that uses it."""
         file = self._files.pop(name, None)
         if file is not None:
             file.is_forgotten = True
@@ -287,7 +287,7 @@ class Disk:
 
 
 def _make_directory(directory: Path) -> None:
-    """Make it and what it lies in, durably: a journal in a directory that a crash takes away is gone, too."""
+    """Creates the directory and its parents, durably: a crash must not take the journal's directory away."""
     if directory.is_dir():
         return
     _make_directory(directory.parent)
