@@ -1,7 +1,7 @@
-"""The answer that a node may give to each request, by type and shape.
+"""Validation of answers: the type and shape of the answer that a node may give to each request.
 
-A client checks every answer once, where it arrives. Behind that no answer is of another type, misses a part,
-or names what was not asked about. What an answer claims may still be wrong; only its form is checked.
+A client checks each answer once, on arrival. After that no answer has a wrong type, lacks a part, or refers
+to something that was not asked about. Its claims may still be wrong: only its form is checked.
 """
 
 from collections.abc import Callable
@@ -35,8 +35,8 @@ _SETTLED: Final = (r.Settled, r.Repeated, r.Rejected, r.Done)
 
 
 def check_answer(request: Any, answer: wire.Answer) -> None:
-    """Malformed if no sound node answers this request so. Of a batch of a producer the request's type will
-    do."""
+    """Malformed unless a sound node may give this answer. For a producer's batch the request's type
+    suffices."""
     if isinstance(answer, wire.Failed):
         _check_failed(answer)
         return
@@ -129,10 +129,10 @@ def _check_delivery_batches(delivery_batches: tuple[DeliveryBatch, ...]) -> None
         batch = _batch(delivery_batch.batch)
         _require(
             batch.count == delivery_batch.count and delivery_batch.offset > 0,
-            "messages that are not as many as told",
+            "another number of messages than it says",
         )
         try:
-            # Before it gives the first record it checks the body.
+            # The iterator checks the body before its first record.
             next(batch.records(), None)
         except HawserError as error:
             raise Malformed(f"messages that cannot be read: {error}") from None
@@ -183,7 +183,7 @@ def _check_transactions(_: wire.TransactionLook, answer: wire.TransactionsSeen) 
 
 
 def _nothing(_: object, __: object) -> None:
-    """Its type is all there is to check."""
+    """For answers of which only the type is checked."""
 
 
 _Shape = tuple[type[Any] | tuple[type[Any], ...], Callable[[Any, Any], None]]

@@ -1,4 +1,5 @@
-"""What a node refused, and what a link lost, as the errors that users see."""
+"""The errors of a client's calls, made of refusals by nodes and of lost answers; and the backoff of
+retries."""
 
 from collections.abc import Sequence
 from random import SystemRandom
@@ -39,7 +40,7 @@ _KINDS: Final[dict[Code, type[HawserError]]] = {
 }
 assert set(_KINDS) == set(Code)
 _OUTCOMES: Final = ("none", "applied", "unknown")
-# The program's own generator is the program's business, and is copied by a fork.
+# Not the program's own generator, whose state a fork copies.
 _RANDOM: Final = SystemRandom()
 
 
@@ -51,33 +52,33 @@ def error_of(failed: Failed, what: str) -> HawserError:
 
 
 def refused(failed: Failed, what: str, doubt: bool) -> HawserError:
-    """The same, if there is `doubt` about an attempt before: that one may have taken effect."""
+    """As `error_of`, or OutcomeUnknown if there is `doubt`: an earlier attempt may have taken effect."""
     if not doubt:
         return error_of(failed, what)
     return OutcomeUnknown(
         f"{what}: perhaps done, because an attempt was not answered; the next one was refused "
-        f"({failed.text}). Look whether it took effect before doing it again"
+        f"({failed.text}). Check whether it took effect before you repeat it"
     )
 
 
 def ended(closed: Closed, what: str, doubt: bool) -> HawserError:
-    """The error for a request whose topic was deleted, or whose bus was closed, before an answer: it may have
-    taken effect if there is `doubt`."""
+    """The error for a request whose topic was deleted, or whose bus was closed, before an answer;
+    OutcomeUnknown if there is `doubt`."""
     if not doubt:
         return closed
     return OutcomeUnknown(f"{what}: perhaps done, because an attempt was not answered; since then: {closed}")
 
 
 def copy_of(error: HawserError) -> HawserError:
-    """One that says the same, for somebody else: whoever gets an error may write into it."""
+    """A copy for another caller: a caller may modify the error that it gets."""
     copy = type(error)(str(error))
     copy.retryable, copy.outcome, copy.published = error.retryable, error.outcome, error.published
     return copy
 
 
 def joint_error(errors: Sequence[HawserError], published: int) -> HawserError:
-    """The error for a batch of which some parts failed and so many messages are published: what it says of
-    the outcome is true of all parts, and it is retryable only if none of them can be there already."""
+    """The error for a batch of which some parts failed while `published` messages were published. Its outcome
+    is true of all parts; it is retryable only if no part can be published already."""
     worst = max(errors, key=lambda error: _OUTCOMES.index(error.outcome))
     joint = type(worst)("; ".join(dict.fromkeys(map(str, errors))))
     joint.published = published
@@ -87,12 +88,12 @@ def joint_error(errors: Sequence[HawserError], published: int) -> HawserError:
 
 
 def given_up(what: str, seconds: float, trouble: "str | Failed", doubt: bool) -> HawserError:
-    """The error for a request whose time is over: it may have taken effect if there is `doubt`."""
+    """The error for a request whose time is over; OutcomeUnknown if there is `doubt`."""
     text = trouble.text if isinstance(trouble, Failed) else trouble
     if doubt:
         return OutcomeUnknown(
             f"{what}: perhaps done, because no answer came within {seconds:.1f} s ({text}). "
-            "Look whether it took effect before doing it again"
+            "Check whether it took effect before you repeat it"
         )
     kind = _KINDS[trouble.code] if isinstance(trouble, Failed) else Unavailable
     error = (Unavailable if kind in (NotLeader, NotFound) else kind)(
@@ -103,7 +104,7 @@ def given_up(what: str, seconds: float, trouble: "str | Failed", doubt: bool) ->
 
 
 class Backoff:
-    """Pauses that grow, each a random part of its bound so that many clients do not come back at once."""
+    """Exponential backoff with jitter, so that many clients do not retry at the same time."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._bound = settings.backoff_least_seconds

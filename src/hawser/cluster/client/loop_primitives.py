@@ -18,12 +18,12 @@ class SharedTimer(Generic[T]):
         self._loop = loop
         self._seconds = seconds
         self._callback = callback
-        # In the order in which they are due.
+        # Ordered by deadline.
         self._due: dict[T, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, who: T) -> None:
-        """It must not be set here already."""
+        """Start the time of an item, which must not be set already."""
         assert who not in self._due
         due = self._due[who] = self._loop.time() + self._seconds
         if self._timer is None:
@@ -46,7 +46,8 @@ class SharedTimer(Generic[T]):
 
 
 class LoopEvent:
-    """As asyncio.Event, in a loop that is known: to find it out takes as long as all else of a small wait."""
+    """An asyncio.Event bound to one loop; looking up the running loop would double the cost of a short
+    wait."""
 
     __slots__ = ("_is_set", "_loop", "_waiting")
 
@@ -59,7 +60,6 @@ class LoopEvent:
         return self._is_set
 
     def set(self) -> None:
-        """Whoever waits goes on."""
         self._is_set = True
         waiting, self._waiting = self._waiting, None
         for each in waiting or ():
@@ -70,7 +70,6 @@ class LoopEvent:
         self._is_set = False
 
     async def wait(self) -> None:
-        """Return when it is so."""
         if self._is_set:
             return
         if self._waiting is None:

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for programs without one."""
+"""An event loop in a background thread, for the synchronous API."""
 
 import asyncio
 import os
@@ -17,13 +17,13 @@ __all__ = ["LoopThread"]
 Result = TypeVar("Result")
 _CLOSED: Final = "this bus is closed; connect again"
 _IF_CLOSED: Final = "the bus was closed while this call was under way; what it was to do may have been done"
-# A cancelled task may begin a few others, which begin nothing.
+# A cancelled task may begin a few others, which begin none.
 _MOST_ROUNDS: Final = 100
 
 
 class _Call(Generic[Result]):
-    """Work in a loop that another thread waits for. A future of threads does the same with three locks and
-    thirty calls, which a get or a commit notices."""
+    """A coroutine in the loop and the thread that waits for it. A concurrent.futures.Future does the same
+    with three locks and thirty calls, which slows every get and commit."""
 
     __slots__ = ("_ended", "_loop", "_task", "_work")
 
@@ -31,12 +31,12 @@ class _Call(Generic[Result]):
         self._loop = loop
         self._work = work
         self._task: asyncio.Task[Result] | None = None
-        # Held until it has ended.
+        # Held until the work has ended.
         self._ended = threading.Lock()
         self._ended.acquire()
 
     def begin(self) -> None:
-        """Begin the work, in the loop."""
+        """Start the work, in the loop."""
         self._task = self._loop.create_task(self._work)
         self._task.add_done_callback(self._end)
 
@@ -44,7 +44,7 @@ class _Call(Generic[Result]):
         self._ended.release()
 
     def result(self) -> Result:
-        """Wait for the result; CancelledError of threads if the work was cancelled."""
+        """Wait for the result; concurrent.futures.CancelledError if the work was cancelled."""
         self._ended.acquire()
         assert self._task is not None
         if self._task.cancelled():
@@ -52,13 +52,14 @@ class _Call(Generic[Result]):
         return self._task.result()
 
     def abandon(self) -> None:
-        """Cancel the work unless it has ended. The caller was interrupted, maybe before it posted `begin`."""
+        """Cancel the work unless it has ended. Its caller was interrupted, perhaps before it posted
+        `begin`."""
         if self._task is None or not self._task.done():
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
-        # Callbacks run in the order in which they were posted, so without a task `begin` was not posted.
+        # Callbacks run in the order of their posts, so without a task `begin` was not posted.
         if self._task is None:
             self._work.close()
         else:
@@ -66,43 +67,45 @@ class _Call(Generic[Result]):
 
 
 class LoopThread:
-    """`call` runs a coroutine there and waits for it; any number of threads may call.
+    """`call` runs a coroutine in the loop and waits for it; any number of threads may call.
 
-    It runs until it is stopped. What was posted before that is run; what comes later is Closed. A call under
-    way is then cancelled and ends as OutcomeUnknown.
+    state    calls and posts                                   next
+    running  run, in order                                     stopped
+    stopped  Closed; calls in progress get OutcomeUnknown      none
+    forked   UsageError: the child has no copy of the thread   none
     """
 
     def __init__(self, name: str) -> None:
         self.loop = new_event_loop()
-        # An idle program need not wake up as often as a node.
+        # An idle program must not wake up as often as a node.
         self.stalls = StallWatch(name, beat_seconds=0.1).start(self.loop)
         self._process = os.getpid()
         self._is_stopped = False
-        # Between this check and the post no other thread stops the loop. Reentrant: a signal handler or a
-        # finalizer that interrupts a post may post as well, or stop the loop.
+        # No other thread stops the loop between the check and the post. Reentrant: a signal handler or a
+        # finalizer that interrupts a post may itself post, or stop the loop.
         self._posting = threading.RLock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this is a forked child, in which other threads of the parent may seem to hold locks."""
+        """Whether this is a forked child, where locks may look held by threads of the parent."""
         return os.getpid() != self._process
 
     @property
     def is_usable(self) -> bool:
-        """Whether something can be called: it runs, and in this process."""
+        """Whether the thread runs, and in this process."""
         return not self._is_stopped and not self.is_inherited
 
     def check(self) -> None:
-        """Closed, or a UsageError in a forked child, unless it is usable."""
+        """Closed if it was stopped; UsageError in a forked child."""
         if self.is_inherited:
             raise UsageError("this bus was opened before a fork; connect again in the child")
         if self._is_stopped:
             raise Closed(_CLOSED)
 
     def post(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Run this there, soon and in order; Closed if it has stopped."""
+        """Run a callback in the loop, soon and in order; Closed if it was stopped."""
         self.check()
         with self._posting:
             if self._is_stopped:
@@ -110,16 +113,16 @@ class LoopThread:
             try:
                 self.loop.call_soon_threadsafe(callback, *arguments)
             except RuntimeError:
-                # The loop was stopped by what interrupted this.
+                # The interruption stopped the loop.
                 raise Closed(_CLOSED) from None
 
     def check_may_wait(self) -> None:
-        """As `check`; UsageError in the thread of the loop, too: a call that waits there would never end."""
+        """As `check`; also UsageError in the loop's thread, where a call that waits would never end."""
         self.check()
         self._check_thread()
 
     def check_may_close(self) -> None:
-        """UsageError in the thread of the loop. A stopped loop needs no wait, so there this does nothing."""
+        """UsageError in the loop's thread, unless the loop was stopped and nothing is left to wait for."""
         if self.is_usable:
             self._check_thread()
 
@@ -131,8 +134,8 @@ class LoopThread:
             )
 
     def call(self, work: Coroutine[Any, Any, Result], if_closed: str = _IF_CLOSED) -> Result:
-        """The result of `work`; OutcomeUnknown, with `if_closed`, if it ends with the thread. Interrupted, it
-        cancels it."""
+        """Run `work` and return its result; OutcomeUnknown with the text `if_closed` if the thread stops
+        meanwhile. An interruption cancels the work."""
         try:
             self.check_may_wait()
         except HawserError:
@@ -153,7 +156,7 @@ class LoopThread:
             raise
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
-        """Begin `work`, without waiting for it; Closed if this has stopped."""
+        """Start `work` without waiting for it; Closed if the thread was stopped."""
         try:
             self.check()
             with self._posting:
@@ -164,17 +167,17 @@ class LoopThread:
             raise
 
     def end_with(self, work: Coroutine[Any, Any, object]) -> None:
-        """As `stop`, once `work` has ended, and without waiting for either."""
+        """Run `work`, then stop; returns at once."""
         self.begin(work).add_done_callback(lambda _: self._halt())
 
     def _halt(self) -> None:
         with self._posting, suppress(RuntimeError):
             self._is_stopped = True
-            # Behind everything that was posted.
+            # After everything that was posted.
             self.loop.call_soon_threadsafe(self.loop.stop)
 
     def stop(self) -> None:
-        """End the thread; nothing can be called any more."""
+        """End the thread; later calls get Closed."""
         self._halt()
         self._thread.join()
 
@@ -188,8 +191,8 @@ class LoopThread:
 
 
 async def _cancel_tasks() -> None:
-    """Cancel every other task; return when they have ended and their callbacks have run. Tasks that are
-    replaced whenever they are cancelled are left after a number of rounds."""
+    """Cancel every other task; return when they have ended and their callbacks have run. Gives up after a
+    number of rounds on tasks that replace themselves when they are cancelled."""
     for _ in range(_MOST_ROUNDS):
         left = asyncio.all_tasks() - {asyncio.current_task()}
         if not left:

@@ -1,12 +1,12 @@
-"""Where requests go: the map of the shards as this client knows it, and a link to each node it talks to.
+"""The router of a client: the shard map as the client knows it, and a link to each node.
 
-The map is a hint. Whoever is refused, or hears nothing, tells the router, which asks any node it reaches for
-a newer one; nothing here decides what is true.
+The map is a hint. After a refusal or a timeout the router asks any node that it reaches for a newer map; the
+nodes alone decide which one leads.
 
 A node counts a client as present while it has a link to it (`node/transaction/client_registry.py`), so the
-router keeps a link to every node of the cluster. It asks the nodes periodically, one after the other, for the
-list of nodes, because an idle client would otherwise never learn of a new one. An address that the newest
-list does not have is forgotten when its link is down."""
+router keeps a link to every node of the cluster. It asks the nodes periodically, in turn, for the list of
+nodes, because an idle client would otherwise never learn of a new one. An address that the newest list lacks
+is forgotten when its link is down."""
 
 import asyncio
 import secrets
@@ -27,7 +27,7 @@ __all__ = ["Router"]
 
 _ASK_MAP_SECONDS = 1.0
 _SOON_SECONDS = 0.05
-# So long a node is left in peace after it was dialed out of turn, however many partitions want it.
+# The least time between two immediate dials of a node, however many partitions want it.
 _HURRY_SECONDS = 0.2
 # The pause between two requests for the nodes of the cluster.
 _NODES_SECONDS = 3.0
@@ -41,7 +41,7 @@ _Repeatable = (
 
 
 class Router:
-    """One per client, in its event loop."""
+    """One for each client. Lives in its event loop."""
 
     def __init__(
         self, addresses: Sequence[str], name: str, settings: ClientSettings, role: PeerRole = PeerRole.CLIENT
@@ -51,7 +51,7 @@ class Router:
         self._seeds = list(addresses)
         self._name = name
         self._role = role
-        # What nodes know this client by: it is there as long as one of its links is.
+        # The id of this client's session, which lives as long as one of its links.
         self.run = secrets.token_hex(8)
         self._dialers: dict[str, Dialer] = {}
         self._hints: dict[str, tuple[int, str]] = {}
@@ -63,7 +63,7 @@ class Router:
         self._refreshing: dict[str | None, asyncio.Task[bool]] = {}
         self._watching: asyncio.Task[None] | None = None
         self.loop = asyncio.get_running_loop()
-        # When the closing of the client is to be over; it has not begun.
+        # The deadline of the client's closing; infinite until it begins.
         self.leave_by = inf
         # Runs a callback in the loop, from any thread. `LoopThread.post` raises Closed once it has ended.
         self.post: Callable[..., object] = self.loop.call_soon_threadsafe
@@ -83,7 +83,7 @@ class Router:
         self._watching = self.loop.create_task(self._watch_nodes())
 
     async def close(self, seconds: float | None = None) -> None:
-        """Close the links, within so many seconds or the time that a link takes."""
+        """Close the links, each of which says goodbye within `seconds`."""
         tasks: list[asyncio.Task[Any]] = [*self._refreshing.values(), *self._asked]
         if self._watching is not None:
             tasks.append(self._watching)
@@ -94,13 +94,13 @@ class Router:
         await asyncio.gather(*closing)
 
     def end(self) -> None:
-        """Cut the links that are left: the loop is about to stop."""
+        """Cut the remaining links, because the loop is about to stop."""
         for dialer in self._dialers.values():
             if dialer.link is not None:
                 dialer.link.abort("the client ends")
 
     def trouble(self) -> str:
-        """Why no node is of use."""
+        """Why no node can be used."""
         reasons = [dialer.trouble for dialer in self._dialers.values() if dialer.link is None]
         reasons += [f"{each} has no operator yet; is one running?" for each in sorted(self._ignorant)]
         return "; ".join(reasons)
@@ -132,12 +132,12 @@ class Router:
             dialer.hurry()
 
     def leader_link(self, shard: str) -> Link | None:
-        """A link to whoever leads the shard as far as is known; None if there is no such link now."""
+        """A link to the shard's leader by the known map; None if there is none now."""
         address = self._leader_address(shard)
         return None if address is None else self.link(address)
 
     def reading_link(self, shard: str) -> Link | None:
-        """A link to the leader, or else to any node that has a replica."""
+        """A link to the leader, or else to any replica."""
         link = self.leader_link(shard)
         entry = self.map.shards.get(shard)
         if link is not None or entry is None:
@@ -159,8 +159,8 @@ class Router:
         return None if known is None else known.address
 
     def note(self, shard: str, failed: wire.Failed) -> bool:
-        """A node sent us elsewhere; whether it is worth trying there at once. Not twice in a row: two nodes
-        that know too little would send us to and fro."""
+        """Learn from a refusal that names another leader; whether to try that one at once. Not twice in a
+        row: two nodes with outdated maps would redirect the client to each other."""
         self._hints.pop(shard, None)
         if failed.code is not wire.Code.NOT_LEADER or failed.leader is None:
             return False
@@ -178,23 +178,22 @@ class Router:
     # The map.
 
     async def refresh(self, topic: str | None, deadline: float = inf) -> bool:
-        """Ask any node for what it knows of a topic, or of all; False if none answers by the deadline. Calls
-        at the same time share the answer."""
+        """Fetch a newer map of a topic, or of all, from any node; False if none answers by the deadline.
+        Concurrent calls share the answer."""
         task = self._refreshing.get(topic)
         if task is None:
             task = self._refreshing[topic] = self.loop.create_task(self._ask_for_map(topic))
             task.add_done_callback(lambda _: self._refreshing.pop(topic, None))
         await asyncio.wait((task,), timeout=self._left(deadline))
         if task.cancelled():
-            raise Closed("this bus was closed meanwhile; connect again")
+            raise Closed("this bus was closed during the call; connect again")
         return task.done() and task.result()
 
     def _left(self, deadline: float) -> float | None:
         return None if deadline == inf else max(0.0, deadline - self.loop.time())
 
     async def hear_late(self, deadline: float) -> None:
-        """Return when every node that was asked for the map has answered, or will not any more, or at the
-        deadline."""
+        """Return when every node that was asked for the map has answered or failed, or at the deadline."""
         if self._asked:
             await asyncio.wait(self._asked, timeout=self._left(deadline))
 
@@ -207,8 +206,8 @@ class Router:
             for address, dialer in self._dialers.items():
                 self._hurry(address, dialer)
             return False
-        # All of them, because one that is cut off from its operator knows an old map; but one that hangs must
-        # not hold up the others.
+        # Ask all of them: a node that is cut off from its operator has an old map. A node that hangs does not
+        # delay the others.
         asked = {self.loop.create_task(self._map_of(link, topic)) for link in links}
         self._asked |= asked
         for each in asked:
@@ -237,7 +236,7 @@ class Router:
         return True
 
     def _forget_hints(self) -> None:
-        """Of deleted topics, and those that the map has caught up with."""
+        """Forget hints about deleted topics, and hints that the map has caught up with."""
         for shard, (version, _) in list(self._hints.items()):
             name, entry = topic_of(shard), self.map.shards.get(shard)
             topic = self.map.topics.get(name)
@@ -246,14 +245,14 @@ class Router:
                 del self._hints[shard]
 
     async def _extract_of(self, link: Link, topic: str | None) -> wire.Map | None:
-        """The map that a node knows: its nodes are merged and dialed, nothing else."""
+        """Ask one node for its map; of the answer only the nodes are merged and dialed here."""
         try:
             request = wire.GetMap(topic)
             answer = checked(link, request, await ask(link, wire.encode(request), _ASK_MAP_SECONDS))
         except TransportError:
             return None
         if not isinstance(answer, wire.Map) or not answer.cluster:
-            # One that has just started knows nothing until an operator has told it.
+            # A node that has just started knows no map until the operator sends it one.
             self._ignorant.add(link.address)
             return None
         self._ignorant.discard(link.address)
@@ -265,7 +264,8 @@ class Router:
         return answer
 
     def _forget_others(self, addresses: Set[str]) -> None:
-        """Dial only these, once one of them is reached; others as long as their links are open."""
+        """Once one of these addresses is reached, dial only these, and keep other links only while they are
+        open."""
         links = {address: dialer.link for address, dialer in self._dialers.items()}
         up = {address for address, link in links.items() if link is not None and link.is_open}
         if not addresses & up:
@@ -280,14 +280,14 @@ class Router:
                 del self._hints[shard]
 
     def check_topic(self, topic: str, shard: str) -> None:
-        """Closed if the topic that a shard belongs to is no more, as far as is known."""
+        """Closed if the known map says that the shard's topic was deleted."""
         entry = self.map.topics.get(topic)
         if entry is not None and (entry.deleted or not wire.has_shard(topic, entry, shard)):
             kind = entry.kind
             raise Closed(f"{kind} {topic!r} was deleted; open it again with bus.{kind}()")
 
     async def look_after(self, topic: str, shard: str, deadline: float = inf) -> None:
-        """Get a newer map, if one comes by the deadline; Closed if the topic is no more."""
+        """Wait for a newer map until the deadline; Closed if the topic was deleted."""
         await self.refresh(topic, deadline)
         self.check_topic(topic, shard)
 
@@ -302,14 +302,14 @@ class Router:
         deadline: float,
         may_repeat: bool = True,
     ) -> wire.Answer:
-        """The leader's answer to a request, which is sent again elsewhere until the time runs out. A request
-        that must not be repeated is sent again only if it certainly had no effect; otherwise
-        OutcomeUnknown."""
+        """The leader's answer to a request, which is retried, at other nodes if need be, until the deadline.
+        A request that must not be repeated is retried only if it certainly had no effect, and otherwise
+        raises OutcomeUnknown."""
         body = wire.encode(request)
         began = self.loop.time()
         changes = not isinstance(request, _LOOKS)
         backoff, doubt = Backoff(self.settings), False
-        trouble: str | wire.Failed = "nobody leads the shard"
+        trouble: str | wire.Failed = "the shard has no leader"
         while (left := deadline - self.loop.time()) > 0:
             link = self.leader_link(shard)
             if link is not None:
@@ -336,7 +336,7 @@ class Router:
         raise given_up(what, self.loop.time() - began, trouble, doubt and changes)
 
     async def ask_once(self, shard: str, request: wire.Request, seconds: float) -> wire.Answer | None:
-        """The leader's answer to a single attempt; None if there is none."""
+        """The leader's answer to one attempt; None if there is none."""
         link = self.leader_link(shard)
         if link is None:
             return None
@@ -349,7 +349,7 @@ class Router:
         return answer
 
     async def ask_any(self, request: wire.Admin, what: str, deadline: float) -> wire.Answer:
-        """The answer of any node to a request that may be repeated."""
+        """The answer of any node to a repeatable request."""
         body = wire.encode(request)
         began = self.loop.time()
         backoff, doubt, turn = Backoff(self.settings), False, 0
@@ -369,7 +369,7 @@ class Router:
                         return answer
                     heard = f"; before that: {answer.text}"
                     if not answer.retryable:
-                        # What is not there is certain, and all that a deletion in doubt wants to hear.
+                        # NotFound is certain, and the goal of a deletion in doubt.
                         raise refused(answer, what, doubt and answer.code is not wire.Code.NOT_FOUND)
                     doubt, trouble = doubt or answer.outcome == "unknown", answer
             else:

@@ -1,7 +1,4 @@
-"""Requests to a node and its answers, as every part of the client asks.
-
-What `ask` returns goes through `checked` before anything else looks at it.
-"""
+"""Requests to a node: `ask` sends one, and `checked` validates its answer before any other code uses it."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -16,12 +13,12 @@ from hawser.cluster.wire import Answer, Request, decode_answer
 __all__ = ["ask", "checked", "gather_bounded"]
 
 T = TypeVar("T")
-# A call about every topic asks for so many at a time.
+# The concurrency of a call about every topic.
 _MOST_AT_A_TIME: Final = 64
 
 
 async def ask(link: Link, body: bytes, timeout_seconds: float) -> Answer:
-    """The answer of any node. One that cannot be read is a TransportError, as in `checked`."""
+    """The answer to an encoded request. TransportError if there is none, or if it cannot be decoded."""
     data = await link.ask(body, timeout_seconds)
     try:
         return decode_answer(data)
@@ -30,9 +27,9 @@ async def ask(link: Link, body: bytes, timeout_seconds: float) -> Answer:
 
 
 def checked(link: Link, request: Request | type[Request], answer: Answer) -> Answer:
-    """The answer to this request, or to one of this type. If no sound node gives it, a TransportError: the
-    request may have taken effect, as if the answer were lost. The link is closed then, so that the request is
-    sent elsewhere."""
+    """The answer, after a check that a sound node may give it to this request, or to one of this type.
+    Otherwise TransportError, as for a lost answer: the request may have taken effect. The link is closed
+    then, so that the request is sent to another node."""
     try:
         check_answer(request, answer)
     except Malformed as error:
@@ -57,7 +54,7 @@ def _protocol_error(link: Link, what: str) -> TransportError:
 
 
 async def gather_bounded(works: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
-    """What each of these comes to, in their order; a bounded number run at a time."""
+    """As `asyncio.gather` with `return_exceptions`, with a bounded number running at a time."""
     turns = asyncio.Semaphore(_MOST_AT_A_TIME)
 
     async def in_turn(work: Coroutine[Any, Any, T]) -> T:
@@ -67,6 +64,6 @@ async def gather_bounded(works: Sequence[Coroutine[Any, Any, T]]) -> list[T | Ba
     try:
         return await asyncio.gather(*map(in_turn, works), return_exceptions=True)
     finally:
-        # A cancelled call has some that never had their turn.
+        # A cancelled call has coroutines that never started.
         for work in works:
             work.close()

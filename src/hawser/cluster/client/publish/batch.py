@@ -1,4 +1,4 @@
-"""Messages on their way: what waits for a partition, and the batches it is sent in."""
+"""Items that wait to be published, and the batches in flight that they are sent in."""
 
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -12,12 +12,12 @@ from hawser.record.rows import Records, Rows
 
 __all__ = ["InFlightBatch", "Item", "fail", "size_of"]
 
-# What a record takes beside its value, key and headers, about.
+# The approximate size of a record without its value, key and headers.
 _RECORD_BYTES: Final = 32
 
 
 class Item:
-    """Messages that belong together, and who waits for their receipt."""
+    """Messages with one receipt, and the future of their caller."""
 
     __slots__ = ("deadline", "future", "nbytes", "records", "seconds")
 
@@ -30,18 +30,18 @@ class Item:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether its caller has gone: before it is sent, only that ends its future."""
+        """Whether its caller has gone: before it is sent nothing else ends its future."""
         return bool(self.future.done())
 
     @property
     def was_cancelled_here(self) -> bool:
-        """As `is_cancelled`, for futures of this loop alone. A thread reports its own cancellation, and a
-        look at its future takes a lock."""
+        """As `is_cancelled`, for futures of this loop alone. A thread reports its cancellation itself, and
+        reading its future takes a lock."""
         return type(self.future) is not Future and bool(self.future.done())
 
 
 def size_of(records: Records) -> int:
-    """What they take in a batch, about."""
+    """The approximate size of records in a batch."""
     nbytes = _RECORD_BYTES * len(records)
     if isinstance(records, Rows):
         nbytes += sum(map(len, records.values)) + sum(map(len, filter(None, records.keys)))
@@ -60,8 +60,8 @@ def _header_bytes(headers: Mapping[str, bytes]) -> int:
 
 
 class InFlightBatch:
-    """A batch that was stamped. In doubt: it may have landed. `oldest` is the oldest sequence that was not
-    acknowledged when the batch was sent last."""
+    """A stamped batch that is not acknowledged. `doubt`: it may have been written. `oldest` is the oldest
+    unacknowledged sequence when the batch was last sent."""
 
     __slots__ = ("batch", "body", "deadline", "doubt", "items", "oldest", "request")
 
@@ -81,7 +81,6 @@ class InFlightBatch:
 
     @property
     def sequence(self) -> int:
-        """Its number within the incarnation."""
         return self.batch.stamp.sequence
 
     def stamped(self, batch: Batch, shard: str) -> None:
@@ -90,6 +89,6 @@ class InFlightBatch:
 
 
 def fail(item: Item, error: HawserError) -> None:
-    """Tell whoever waits, unless that is settled, with an error of its own."""
+    """Give the caller a copy of the error, unless it has a result."""
     if not item.future.done():
         item.future.set_exception(copy_of(error))

@@ -1,23 +1,23 @@
-"""A producer of one partition: every message in the topic once, in order, whatever happens on the way.
+"""The idempotent producer of one partition: each message is written exactly once, in order.
 
-Messages wait in a queue. What waits when a batch may be sent goes together, as a *flight*: a batch with this
-producer's stamp. Several flights may be under way; they land in the order of their sequences or not at all,
-because a shard accepts only the next one.
+    a message is  when                                          next
+    queued        it waits for a batch                          in flight; failed at its deadline
+    in flight     in a stamped batch that is not acknowledged   written; failed; in flight again
+    written       the shard has acknowledged its batch          none
+    failed        its caller has an error                       none
 
-When one is lost or refused, nothing new takes off. Once no answer is awaited any more, all flights that have
-not landed are sent again in order, with the same stamps, to whoever leads by then: one that was there already
-gets its first receipt. So a flight is in doubt only if its time ends while nobody answers. Then it is given
-up as OutcomeUnknown.
+Promise: a receipt, an error with outcome "none", or OutcomeUnknown if the message may have been written.
 
-A message whose caller has gone is dropped while it waits. It is also dropped from a batch in flight that
-certainly was not written, before the batch is sent again.
-
-A flight that was given up, or refused for good, leaves its number free. What is before it goes on as ever;
-what is behind it can never land under the numbers it has, and if it is certain that the free number was not
-taken, it has not landed either. Once nothing is before it the incarnation ends: the next one begins at
-sequence 1, takes along the flights that certainly have not landed, and fences whatever of the old one still
-lies in some queue. The same happens if the shard lacks a batch that was acknowledged, as after a restored
-backup.
+- Messages that wait when a batch may be sent share it. Several batches may be in flight. The shard accepts
+  only the next sequence, so batches are written in the order of their sequences or not at all.
+- When a batch is lost or refused, no new one is sent. Once no request is open, every unacknowledged batch is
+  sent again in order, with its stamp, to the current leader; a batch that was written before gets its first
+  receipt. So a batch is in doubt only if its time ends without an answer.
+- A message whose caller has gone is dropped while it waits, and from a batch that certainly was not written.
+- A batch that timed out, or was refused for good, leaves its sequence unused. Batches before it continue;
+  batches behind it cannot be written under their sequences. Once none is left before it, the incarnation
+  ends: the next one begins at sequence 1 with the batches that certainly were not written, and fences the old
+  incarnation. The same happens if the shard lacks an acknowledged batch, as after a restored backup.
 """
 
 import asyncio
@@ -43,15 +43,15 @@ __all__ = ["PartitionProducer"]
 
 _log = logging.getLogger("hawser.cluster.client")
 
-# Messages whose times end so far apart do not share a batch: one must not wait, or fail, with the other.
+# Messages whose deadlines differ by more do not share a batch: one must not wait or fail with the other.
 _SAME_TIME_SECONDS: Final = 1.0
 
 
 class PartitionProducer:
-    """Of one partition. Everything happens in the event loop; futures of threads may be settled, too."""
+    """Lives in the event loop; its items may have futures of threads."""
 
     request: ClassVar[type[Publish] | type[QueuePut]] = Publish
-    how_to_see: ClassVar = "Read the topic to see"
+    how_to_see: ClassVar = "Check the topic"
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class PartitionProducer:
         self._open_requests = 0
         self._is_due = self._is_dropping = False
         self.sent_batches = 0
-        self._trouble: str | Failed = "nobody leads the partition"
+        self._trouble: str | Failed = "the partition has no leader"
         self._has_failed = False
         self._is_sent_elsewhere = False
-        # The first number that stays free, and the first that certainly was never taken.
+        # The first sequence that stays unused, and the first that certainly was not written.
         self._first_skipped = self._first_unwritten = inf
         self._fenced: HawserError | None = None
         self._loop = asyncio.get_running_loop()
@@ -89,7 +89,7 @@ class PartitionProducer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._timer: asyncio.Handle | None = None
-        # When it rings: not every loop's handle says so, once that is now.
+        # Kept here because the handle of some event loops has no `when()`.
         self._timer_deadline = inf
 
     @property
@@ -98,11 +98,11 @@ class PartitionProducer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything is settled."""
+        """Whether every message is written or failed."""
         return not self._queue and not self._in_flight
 
     def submit(self, item: Item) -> None:
-        """Publish it as soon as possible; its future has the result. `sent_batches` counts batches."""
+        """Publish an item as soon as possible; its future gets the result."""
         if self._fenced is not None:
             fail(item, self._fenced)
         elif self._is_overfull:
@@ -123,12 +123,11 @@ class PartitionProducer:
 
     @property
     def _is_overfull(self) -> bool:
-        """Whether so much waits that no more is taken."""
+        """Whether so much waits that further items are refused."""
         return self._queued_bytes > self._settings.queue_bytes
 
     def drop_cancelled(self) -> None:
-        """Soon, forget waiting messages that were cancelled: one pass for all that were cancelled
-        together."""
+        """Drop cancelled messages that wait, soon: in one pass for all that are cancelled together."""
         if self._queue and not self._is_dropping:
             self._is_dropping = True
             self._loop.call_soon(self._drop_cancelled)
@@ -140,13 +139,13 @@ class PartitionProducer:
         self._changed.set()
 
     async def flush(self) -> None:
-        """Return when everything submitted so far, and since, is settled."""
+        """Return when every submitted message is written or failed, later ones included."""
         while not self.is_idle:
             self._changed.clear()
             await self._changed.wait()
 
     def end(self) -> None:
-        """Fail what is not settled yet, now and from here on: OutcomeUnknown if it may be written."""
+        """Fail all messages, now and from here on: OutcomeUnknown for those that may be written."""
         if self._timer is not None:
             self._timer.cancel()
         if self._open_requests:
@@ -155,7 +154,7 @@ class PartitionProducer:
         self._fence(Closed(f"the publisher of {self._name} was closed"))
 
     async def close(self) -> None:
-        """As `end`; return when nothing is under way."""
+        """As `end`; return when no request is open."""
         self.end()
         tasks = [*self._tasks, *([self._recovery] if self._recovery is not None else [])]
         for task in tasks:
@@ -174,11 +173,11 @@ class PartitionProducer:
     def _reason(self) -> str:
         return self._trouble if isinstance(self._trouble, str) else self._trouble.text
 
-    # Taking off.
+    # Sending.
 
     def _send_soon(self) -> None:
-        """Send what waits once those who heard of a landing had their turn: what they publish next goes
-        along, and not in a batch of its own behind the few that were waiting."""
+        """Send after the callers that were just answered have run, so that their next messages share the
+        batch."""
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._send_due)
@@ -200,16 +199,15 @@ class PartitionProducer:
                 self.sent_batches += 1
 
     def _may_send(self) -> bool:
-        """A full batch if there is a place for it; a smaller one only when no other is under way: what waits
-        meanwhile goes together, and a batch costs the shard about the same, however small it is."""
+        """Whether a batch may go out: a full one while fewer than `in_flight` are, a smaller one only alone.
+        A batch costs the shard about the same whatever its size."""
         if self._open_requests == 0:
             return True
         settings = self._settings
         return self._open_requests < settings.in_flight and self._queued_bytes >= settings.batch_bytes
 
     def _next_batch(self, is_alone: bool = False) -> InFlightBatch | None:
-        """The next batch of waiting items, or the next item alone; None if it cannot be written or all of it
-        was cancelled."""
+        """A batch of waiting items, or of the next one alone; None if all were cancelled or it is invalid."""
         items, count, nbytes = list[Item](), 0, 0
         settings, queue = self._settings, self._queue
         while queue:
@@ -239,7 +237,7 @@ class PartitionProducer:
             sent = InFlightBatch(items, batch, self._shard, self.request)
         except UsageError as error:
             if len(items) > 1:
-                # Each may be fine without the others.
+                # Each item may be valid without the others.
                 queue.extendleft(reversed(items))
                 self._queued_bytes += nbytes
                 return self._next_batch(is_alone=True)
@@ -268,8 +266,8 @@ class PartitionProducer:
             sent.doubt = sent.doubt or error.was_sent
             self._failed(str(error))
         except Exception as error:
-            # Whoever waits has to hear something, whatever an answer does to us.
-            _log.exception("an answer for %s makes no sense", self._name)
+            # The callers must learn a result, whatever the answer was.
+            _log.exception("the answer for %s cannot be handled", self._name)
             sent.doubt = True
             self._failed(repr(error))
         finally:
@@ -277,11 +275,11 @@ class PartitionProducer:
             self._changed.set()
         self._send_soon()
 
-    # Landing.
+    # Results.
 
     def _on_answer(self, sent: InFlightBatch, answer: Answer) -> None:
         if sent not in self._in_flight:
-            # Given up together with the producer.
+            # It failed when the producer was fenced.
             return
         if isinstance(answer, Executed):
             self._on_result(sent, decode_result(answer.result))
@@ -299,7 +297,7 @@ class PartitionProducer:
                 self._went_back(sent.oldest)
             self._failed(result.text)
         elif result.reason is Reason.UNKNOWN_PRODUCER:
-            # What was there is forgotten, so nothing of this incarnation can be asked for any more.
+            # The shard has forgotten the producer, so no batch of this incarnation can be repeated.
             self._skip_sequence(0, is_missing=False)
             self._failed(result.text)
         elif result.reason is Reason.FENCED:
@@ -311,10 +309,9 @@ class PartitionProducer:
             self._fail_for_good(sent, error)
 
     def _went_back(self, oldest: int) -> None:
-        """The shard lacks batches that were acknowledged, so it has nothing from `oldest` on either."""
+        """Handle a shard that lacks acknowledged batches: it has nothing from `oldest` on either."""
         _log.warning(
-            "%s: messages that were published and acknowledged are gone, as after a restored backup; "
-            "publishing goes on",
+            "%s: acknowledged messages are gone, as after a restored backup; publishing continues",
             self._name,
         )
         self._skip_sequence(oldest, is_missing=True)
@@ -338,7 +335,7 @@ class PartitionProducer:
             self._fail_for_good(sent, refused(failed, self._what, self._is_in_doubt(sent)))
 
     def _fail_for_good(self, sent: InFlightBatch, error: HawserError) -> None:
-        """This one will never land."""
+        """Fail a batch that will never be written."""
         self._in_flight.remove(sent)
         for item in sent.items:
             fail(item, error)
@@ -351,11 +348,11 @@ class PartitionProducer:
             self._first_unwritten = min(self._first_unwritten, sequence)
 
     def _is_in_doubt(self, sent: InFlightBatch) -> bool:
-        """Whether it may have landed."""
+        """Whether the batch may have been written."""
         return sent.doubt and sent.sequence < self._first_unwritten
 
     def _fence(self, error: HawserError) -> None:
-        """Nothing will be published any more."""
+        """End the producer with an error for all messages, now and later."""
         self._fenced = error
         for sent in self._in_flight:
             for item in sent.items:
@@ -375,7 +372,7 @@ class PartitionProducer:
         self._queued_bytes = 0
         self._changed.set()
 
-    # Recovering.
+    # Recovery.
 
     def _failed(self, trouble: str | Failed) -> None:
         self._trouble = trouble
@@ -395,17 +392,17 @@ class PartitionProducer:
             _log.error("sending again to %s failed", self._name, exc_info=error)
             self._fence(
                 HawserError(
-                    f"the publisher of {self._name} cannot go on: {error!r}; report it, and make another"
+                    f"the publisher of {self._name} has failed: {error!r}; report it, and create another one"
                 )
             )
         if self._fenced is None:
             self._send_what_waits()
 
     async def _send_again(self) -> None:
-        """Return when all flights have landed, or were given up, and there is a leader."""
+        """Send unacknowledged batches until each is written or failed; return when there is a leader."""
         backoff = Backoff(self._settings)
         while True:
-            await self._until_none_is_in_flight()
+            await self._until_no_request_is_open()
             if self._fenced is not None or not (self._has_failed or self._first_skipped < inf):
                 return
             self._expire()
@@ -415,7 +412,7 @@ class PartitionProducer:
             if self.is_idle:
                 return
             if not self._is_sent_elsewhere:
-                # A flight whose time ends meanwhile is given up then.
+                # A batch whose deadline comes first fails then.
                 due = min((each.deadline for each in self._in_flight), default=inf)
                 await asyncio.sleep(min(backoff.next(), max(0.0, due - self._loop.time())))
                 await self._router.refresh(self._topic, due)
@@ -432,10 +429,10 @@ class PartitionProducer:
                 self._send(sent, link)
 
     def _sendable(self) -> list[InFlightBatch]:
-        """Those that have no free number before them."""
+        """The batches without an unused sequence before them."""
         return [sent for sent in self._in_flight if sent.sequence < self._first_skipped]
 
-    async def _until_none_is_in_flight(self) -> None:
+    async def _until_no_request_is_open(self) -> None:
         while self._open_requests:
             self._changed.clear()
             await self._changed.wait()
@@ -447,7 +444,7 @@ class PartitionProducer:
             self._fence(error)
 
     def _expire(self) -> None:
-        """Give up what has no time left."""
+        """Fail everything whose deadline is over."""
         now = self._loop.time()
         for sent in [each for each in self._in_flight if each.deadline <= now]:
             self._in_flight.remove(sent)
@@ -456,7 +453,7 @@ class PartitionProducer:
         self._expire_queue()
 
     def _leave_cancelled(self) -> None:
-        """Leave out messages that were cancelled and certainly were not written."""
+        """Drop cancelled messages from batches that certainly were not written."""
         for sent in [each for each in self._in_flight if not self._is_in_doubt(each)]:
             left = [item for item in sent.items if not item.is_cancelled]
             if not left:
@@ -488,7 +485,7 @@ class PartitionProducer:
         self._expire_queue()
 
     def _give_up(self, sent: InFlightBatch, text: str) -> None:
-        """Its time is over."""
+        """Fail a batch whose deadline is over."""
         for item in sent.items:
             if self._is_in_doubt(sent):
                 fail(
@@ -498,20 +495,20 @@ class PartitionProducer:
                 fail(item, given_up(self._what, self._seconds_of(item), self._trouble, False))
 
     def _seconds_of(self, item: Item) -> float:
-        """The time-out that has run out."""
+        """The timeout to name in an error."""
         return item.seconds
 
     def _unknown(self, item: Item, why: str) -> HawserError:
         return OutcomeUnknown(
             f"publishing {len(item.records)} messages to {self._name} is perhaps done: {why}. "
-            f"{self.how_to_see}, before publishing them again"
+            f"{self.how_to_see} before publishing them again"
         )
 
     def _renew(self) -> None:
-        """Begin a new incarnation with those flights that certainly have not landed."""
+        """Begin a new incarnation with the batches that certainly were not written."""
         assert not self._open_requests
-        # These could be asked for only by sending what was given up before them: it may land then, long after
-        # its time.
+        # The outcome of the others could be learned only by sending the failed batch before them, which could
+        # then be written long after its time.
         for sent in [each for each in self._in_flight if self._is_in_doubt(each)]:
             self._in_flight.remove(sent)
             for item in sent.items:

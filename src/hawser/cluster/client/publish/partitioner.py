@@ -1,8 +1,8 @@
-"""Publishing to a topic: which partition a message goes to, and the producers of all of them.
+"""Publishing to a topic: the choice of the partition, and a producer for each partition.
 
-A message with a key goes to partition `xxh3_64(key) mod partitions` (seed 0): all messages of a key are in
-one partition, in order, whoever publishes them. Messages without one go to one partition after the other, a
-batch each.
+A message with a key goes to partition `xxh3_64(key) mod partitions` (seed 0), so all messages of a key are in
+one partition, in order, whichever clients publish them. Messages without a key fill one partition after the
+other, one batch each.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ _COMPRESSIONS = {None: Compression.NONE, "lz4": Compression.LZ4, "zstd": Compres
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition that messages with this key are in."""
+    """The partition of messages with this key."""
     return xxh3_64_intdigest(key) % partitions
 
 
 def compression_of(topic: str, entry: TopicEntry) -> Compression:
-    """That of the topic; SettingsMismatch if a newer version has made it with one of its own."""
+    """The compression of a topic; SettingsMismatch if only a newer version of Hawser knows it."""
     name = entry.settings.get("compression")
     for known, compression in _COMPRESSIONS.items():
         if name == known:
             return compression
     raise SettingsMismatch(
         f"topic {topic!r} has compression {name!r}, which this version of Hawser does not know; use the "
-        "version that made it"
+        "version that created it"
     )
 
 
@@ -58,8 +58,8 @@ def split_records(records: Records, partitions: int, keyless: int) -> Mapping[in
 
 
 class Partitioner:
-    """One publisher: a producer for each partition, all with the same id. `submit` and `split` belong to the
-    event loop, `hand_over` to any thread."""
+    """A publisher: one producer for each partition, all with the same id. `submit` and `split` run in the
+    event loop; `hand_over` may be called in any thread."""
 
     producer: ClassVar[type[PartitionProducer]] = PartitionProducer
 
@@ -76,31 +76,31 @@ class Partitioner:
         self._post = router.post
         self._handed: deque[tuple[Records, Any, float]] = deque()
         self._is_called = False
-        self._departures = 0
+        self._last_sent_batches = 0
 
     @property
     def incarnation(self) -> int:
-        """The highest of its partitions'."""
+        """The highest incarnation of its producers."""
         return max(producer.incarnation for producer in self._producers)
 
     def submit(self, records: Records, future: Any, seconds: float, partition: int | None = None) -> None:
-        """Publish messages that go to one partition together; the future gets their receipt."""
+        """Publish messages of one partition together; the future gets their receipt."""
         if partition is None:
             key = next(iter(records)).key
             partition = self._keyless() if key is None else partition_of(key, self._partitions)
         self._producers[partition].submit(Item(records, future, seconds, self._loop.time()))
 
     def _keyless(self) -> int:
-        """Where messages without a key go: to the next partition as soon as a batch has left for this one."""
+        """The partition for messages without a key: the next one once a batch was sent to this one."""
         sent_batches = self._producers[self._sticky].sent_batches
-        if sent_batches != self._departures:
+        if sent_batches != self._last_sent_batches:
             self._sticky = (self._sticky + 1) % self._partitions
-            self._departures = self._producers[self._sticky].sent_batches
+            self._last_sent_batches = self._producers[self._sticky].sent_batches
         return self._sticky
 
     def hand_over(self, records: Records, future: Any, seconds: float) -> None:
-        """As `submit`, from any thread and in its order. Those that come before the loop has its turn cost
-        one call."""
+        """As `submit`, from any thread, in its order. Messages that arrive before the loop's turn share one
+        wake-up."""
         try:
             self._handed.append((records, future, seconds))
             if not self._is_called:
@@ -112,14 +112,14 @@ class Partitioner:
                 handed.popleft()[1].set_exception(error)
             raise
         except BaseException:
-            # Interrupted: perhaps the loop was not called, so the next one has to call it.
+            # Interrupted: the loop may not have been woken, so the next call must wake it.
             self._is_called = False
             self.withdraw(future)
             raise
 
     def _take_over(self, withdrawn: Any = None) -> None:
         """Submit what was handed over, except the messages of the withdrawn future."""
-        # Before looking: what is handed over from here on calls again.
+        # First, so that what is handed over from here on wakes the loop again.
         self._is_called = False
         handed = self._handed
         while handed:
@@ -128,8 +128,7 @@ class Partitioner:
                 self.submit(*each)
 
     def withdraw(self, future: Any) -> None:
-        """The caller that waited for this future has gone: if it was not sent, it is not sent any more. May
-        be called from any thread."""
+        """Drop the message of a caller that has gone, unless it was sent. May be called in any thread."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._withdraw, future)
 
@@ -140,8 +139,8 @@ class Partitioner:
         self.drop_cancelled()
 
     async def receipt(self, future: "asyncio.Future[Receipt]") -> Receipt:
-        """Wait until the submitted message is done. If the wait is cancelled, an unsent message is not sent
-        any more."""
+        """Wait for the result of a submitted message. If the wait is cancelled, an unsent message is
+        dropped."""
         try:
             return await future
         except asyncio.CancelledError:
@@ -154,13 +153,13 @@ class Partitioner:
             producer.drop_cancelled()
 
     def split(self, records: Records) -> Mapping[int, Records]:
-        """The messages of each partition, in order; those without a key stay together. What was handed over
-        before goes first."""
+        """Split messages by partition, in order; those without a key stay together. Messages handed over
+        before are submitted first."""
         self._take_over()
         return split_records(records, self._partitions, self._keyless())
 
     async def flush(self) -> None:
-        """Return when everything that was submitted is settled."""
+        """Return when every submitted message is written or failed."""
         self._take_over()
         for producer in self._producers:
             await producer.flush()
@@ -172,7 +171,7 @@ class Partitioner:
         self._take_over()
 
     async def close(self) -> None:
-        """What is not settled is given up; flush first."""
+        """Fail what is not written yet; call `flush` first."""
         self.end()
         for producer in self._producers:
             await producer.close()

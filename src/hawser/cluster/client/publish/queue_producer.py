@@ -1,9 +1,9 @@
-"""Putting into a queue: as publishing to a topic, but a queue may have no room.
+"""Putting into a queue: as publishing to a topic, with waits for room.
 
-A put that finds no room waits in the client, in its place, and is tried again and again for as long as its
-caller said; so does what comes behind it. That time is for room only: to hear of the outcome takes as long as
-it takes, up to the timeout of the connection, and so does everything when nobody answers any more. One batch
-is under way at a time, so that what waits for room does not let others pass.
+A put that finds no room waits in the client, in order, and is retried for as long as its caller said; so do
+the puts behind it. That time bounds the wait for room alone: the wait for the outcome, or for a node that
+answers, is bounded by the connection's timeout. One batch is in flight at a time, so that no put overtakes
+one that waits.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from hawser.record.rows import Records
 
 __all__ = ["UNLIMITED_SECONDS", "QueuePublisher"]
 
-# Nobody waits longer; not infinite, because timers are not.
+# The longest wait; timers cannot be infinite.
 UNLIMITED_SECONDS: Final = 366 * 86_400.0
 
 
 class _QueueItem(Item):
-    """Messages that wait for room until `room_deadline`, once it is known that there is none."""
+    """Messages that wait for room until `room_deadline` once the queue is known to be full."""
 
     __slots__ = ("room_deadline",)
 
@@ -37,17 +37,15 @@ class _QueueItem(Item):
 
 
 class _QueueProducer(PartitionProducer):
-    """Of one queue."""
-
     request: ClassVar = QueuePut
-    how_to_see: ClassVar = "Look into the queue"
+    how_to_see: ClassVar = "Check the queue"
 
-    # Whether there was no room when the queue was last heard of.
+    # Whether the queue's last answer was that it has no room.
     _is_full = False
     _backoff: Backoff | None = None
-    # While it waits for room, what comes in waits behind what is there.
+    # Set while the producer waits for room; new items queue behind the others.
     _pause: asyncio.TimerHandle | None = None
-    # Whether the puts here are to end soon, because the queue is being closed.
+    # Whether the handle is being closed, so that puts must end soon.
     _is_flushing = False
 
     @property
@@ -60,7 +58,7 @@ class _QueueProducer(PartitionProducer):
 
     @property
     def _is_overfull(self) -> bool:
-        # Whoever puts waits for it, so what is here is no more than what callers hold anyway.
+        # Every caller waits for its put, so the callers bound what waits here.
         return False
 
     def submit(self, item: Item) -> None:
@@ -84,7 +82,7 @@ class _QueueProducer(PartitionProducer):
         return sent
 
     def _wait_for_answer(self, sent: InFlightBatch) -> None:
-        """From here on the put waits for its outcome, no longer for room."""
+        """From here on the put waits for its outcome, not for room."""
         sent.deadline = self._loop.time() + self._settings.timeout
         for item in sent.items:
             item.deadline = sent.deadline
@@ -102,13 +100,13 @@ class _QueueProducer(PartitionProducer):
 
     def _has_no_room(self, sent: InFlightBatch, full: Failed) -> None:
         if self._is_in_doubt(sent):
-            # The message may be in the queue, or arrive there; ask until that is known. A node answers, so
-            # the time for asking begins anew, as long as the put may wait for room.
+            # The message may be written, now or later: ask until that is known. Because a node answers, the
+            # time for asking begins anew while the put may wait for room.
             if not self._is_flushing and all(self._may_wait(item) for item in sent.items):
                 self._wait_for_answer(sent)
             self._failed(full)
         else:
-            # Certainly not there, so its number is free and its messages may go in other batches.
+            # Certainly not written: its sequence is unused, and its messages may join other batches.
             self._in_flight.remove(sent)
             self._sequence -= 1
             left = [item for item in sent.items if not item.is_cancelled]
@@ -125,7 +123,7 @@ class _QueueProducer(PartitionProducer):
         return item.room_deadline > self._loop.time()
 
     def _wait_for_room(self) -> None:
-        """From here on everything waits for as long as its caller said."""
+        """From here on each put waits for room for as long as its caller said."""
         for item in self._queue:
             assert isinstance(item, _QueueItem)
             item.deadline = item.room_deadline
@@ -133,8 +131,8 @@ class _QueueProducer(PartitionProducer):
 
     def _recover(self) -> None:
         if self._is_full:
-            # Nobody knows whether there is room; everything waits for an answer.
-            self._trouble, self._is_full = "nobody leads the queue", False
+            # Whether there is room is not known: each put waits for an answer.
+            self._trouble, self._is_full = "the queue has no leader", False
             self._end_pause()
             for item in self._queue:
                 item.deadline = self._loop.time() + self._settings.timeout
@@ -157,12 +155,12 @@ class _QueueProducer(PartitionProducer):
             self._pause = None
 
     async def flush(self) -> None:
-        """As that of a producer; but what waits for room is dropped, because that may take for ever."""
+        """As `PartitionProducer.flush`, but puts that wait for room fail, because that may take for ever."""
         self._is_flushing = True
         try:
             while not self.is_idle:
                 if self._pause is not None:
-                    self._drop_queue(Closed(f"{self._name} was closed here while it had no room"))
+                    self._drop_queue(Closed(f"{self._name} was closed in this client while it had no room"))
                 else:
                     self._changed.clear()
                     await self._changed.wait()
@@ -175,7 +173,7 @@ class _QueueProducer(PartitionProducer):
 
 
 class QueuePublisher(Partitioner):
-    """The one that puts into a queue."""
+    """The publisher of a queue."""
 
     producer: ClassVar = _QueueProducer
 
@@ -184,6 +182,6 @@ class QueuePublisher(Partitioner):
         self._answer_seconds = router.settings.timeout
 
     def submit(self, records: Records, future: Any, seconds: float, partition: int | None = None) -> None:
-        """Put messages together; the future gets their receipt. They wait for room up to `seconds`."""
+        """Put messages together; the future gets their receipt. They wait up to `seconds` for room."""
         item = _QueueItem(records, future, seconds, self._loop.time(), self._answer_seconds)
         self._producers[0].submit(item)

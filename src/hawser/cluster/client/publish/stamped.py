@@ -1,7 +1,7 @@
-"""Publishing batches under stamps of the caller's own, for a producer whose place the topic itself keeps.
+"""Publishing batches under stamps of the caller, for a producer whose progress the topic itself records.
 
-What became of a batch is always certain in the end, because asking again is harmless: the shard answers a
-stamp that it knows with what is there under it, and refuses one that is older than the newest.
+The outcome of a batch can always be learned, because a repeat is harmless: the shard answers a known stamp
+with the records that it has under it, and refuses a stamp that is older than the newest.
 """
 
 from typing import NamedTuple
@@ -24,16 +24,16 @@ class Newest(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """A partition begins at offset `start`, which is 1 until something was trimmed, and this is the newest
-    batch of a producer in it; None if the partition knows nothing of the producer."""
+    """The start offset of a partition, which is 1 until something is trimmed, and the newest batch of a
+    producer in it; None if the partition does not know the producer."""
 
     start: int
     newest: Newest | None
 
 
 class AppendResult(NamedTuple):
-    """So many records, from offset `first_offset` on, are in the topic under the stamp; if not `is_new`, they
-    were there before, and may be others than those that were sent."""
+    """The topic has `records` records from `first_offset` on under the stamp. Unless `is_new` they were there
+    before, and may differ from those that were sent."""
 
     first_offset: int
     records: int
@@ -41,8 +41,7 @@ class AppendResult(NamedTuple):
 
 
 class StampedPartition:
-    """One partition of a topic, or a queue, which has one. Everything happens in the event loop of the
-    client."""
+    """One partition of a topic, or a queue, which has one. Lives in the event loop."""
 
     def __init__(self, topic: Handle, partition: int) -> None:
         self._topic = topic
@@ -63,16 +62,16 @@ class StampedPartition:
         return self._topic.entry.uuid
 
     async def producer_state(self, producer: bytes, timeout: float) -> ProducerState:
-        """What is true now, by the leader."""
+        """The producer's state in this partition, as the leader knows it now."""
         request = wire.Inspect(self._shard, producer=producer, queue=self._topic.entry.kind == "queue")
         answer = await self._ask(request, f"looking at {self._name}", timeout)
         assert isinstance(answer, wire.Inspected), answer
         return ProducerState(answer.start, None if answer.newest is None else Newest(*answer.newest))
 
     async def publish(self, batch: Batch, timeout: float, follows: int = 0) -> AppendResult | None:
-        """What is in the topic under the stamp of this batch, on the disks of a majority; None if the newest
-        stamp there is newer, or its batch does not end right before sample `follows`: then this batch is not
-        there. After an error it may be sent again; Full says that a queue has no room for it."""
+        """Write a batch on the disks of a majority, or learn what the topic has under its stamp. None if the
+        topic has a newer stamp, or the newest batch does not end right before sample `follows`: then this
+        batch is not in it. After an error the batch may be sent again. Full if a queue has no room."""
         make = wire.QueuePut if self._topic.entry.kind == "queue" else wire.Publish
         request = make(self._shard, bytes(self._compressed(batch).data), follows)
         answer = await self._ask(request, f"publishing to {self._name}", timeout)
@@ -88,7 +87,7 @@ class StampedPartition:
         raise OutcomeUnknown(f"publishing to {self._name}: {result.text}")
 
     def _compressed(self, batch: Batch) -> Batch:
-        """As the topic wants it, unless it would become too large for a batch by that."""
+        """The batch in the topic's compression; uncompressed if that made it too large."""
         if self._compression is Compression.NONE:
             return batch
         try:

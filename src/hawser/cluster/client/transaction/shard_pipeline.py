@@ -103,7 +103,7 @@ class ShardPipeline:
         self._senders: dict[Sender, None] = {}
         self._queue: deque[_Item] = deque()
         self._queued_bytes = 0
-        self._open_requests = self._entries_in_flight = 0
+        self._open_requests = self._open_entries = 0
         self._link: Link | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._recovery: asyncio.Task[None] | None = None
@@ -155,8 +155,8 @@ class ShardPipeline:
         items = next(self._parts(self._waiting()), None)
         if items is not None:
             self._open_requests += 1
-            self._entries_in_flight += len(items)
-            task = self._router.loop.create_task(self._fly(items, link))
+            self._open_entries += len(items)
+            task = self._router.loop.create_task(self._request_batch(items, link))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -165,8 +165,8 @@ class ShardPipeline:
         they are more than it has, or about as many in lockstep."""
         if self._open_requests == 0:
             return True
-        settings, waiting, in_flight = self._settings, len(self._queue), self._entries_in_flight
-        enough = in_flight // 2 if self._is_in_step and waiting >= _WORTH_HALVING // 2 else in_flight
+        settings, waiting, open_entries = self._settings, len(self._queue), self._open_entries
+        enough = open_entries // 2 if self._is_in_step and waiting >= _WORTH_HALVING // 2 else open_entries
         is_much = self._queued_bytes >= settings.batch_bytes or waiting > enough
         return is_much and self._open_requests < settings.in_flight
 
@@ -190,13 +190,13 @@ class ShardPipeline:
         if part:
             yield part
 
-    async def _fly(self, items: list[_Item], link: Link) -> None:
+    async def _request_batch(self, items: list[_Item], link: Link) -> None:
         try:
             if not await self._ask(items, link):
                 self._has_failed = True
         finally:
             self._open_requests -= 1
-            self._entries_in_flight -= len(items)
+            self._open_entries -= len(items)
         if not self._open_requests:
             self._forget_those_who_heard()
         if not self._is_due:
