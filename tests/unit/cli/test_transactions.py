@@ -85,7 +85,7 @@ def test_one_is_shown_with_its_branches_and_its_end(cluster: RunningCluster, bus
     found = _json(cluster, "show", str(xid))
     assert (found["stage"], found["outcome"]) == ("committed", "it was committed")
     assert "it was committed" in _said(cluster, "show", found["id"])
-    assert "nobody knows" in _said(cluster, "show", f"{FORMAT}:ffff:", code=3)
+    assert "no shard knows" in _said(cluster, "show", f"{FORMAT}:ffff:", code=3)
     assert "is not a transaction" in _said(cluster, "show", "nonsense", code=2)
 
 
@@ -136,7 +136,7 @@ def test_a_person_commits_what_nobody_decides(cluster: RunningCluster, bus: haws
     again = _json(cluster, "commit", str(xid), "--reason", "again")
     assert (again["outcome"], again["reason"]) == ("committed", "the manager burnt down")
     assert "by hand, because: the manager" in _said(cluster, "commit", str(xid), "--reason", "x")
-    assert "has ended already" in _said(cluster, "rollback", str(xid), "--reason", "no", code=1)
+    assert "has already ended" in _said(cluster, "rollback", str(xid), "--reason", "no", code=1)
     with pytest.raises(XAError) as told:
         bus.xa.rollback(xid)
     assert told.value.code == "heur-com"
@@ -144,7 +144,7 @@ def test_a_person_commits_what_nobody_decides(cluster: RunningCluster, bus: haws
     assert _json(cluster, "forget", str(xid))["forgotten"]
     assert _json(cluster, "recover") == []
     assert "nothing to forget" in _said(cluster, "forget", str(xid), code=1)
-    assert "nobody knows" in _said(cluster, "forget", f"{FORMAT}:ffff:", code=3)
+    assert "no shard knows" in _said(cluster, "forget", f"{FORMAT}:ffff:", code=3)
 
 
 def test_a_person_rolls_back_what_is_prepared_and_nothing_else(
@@ -159,7 +159,7 @@ def test_a_person_rolls_back_what_is_prepared_and_nothing_else(
         bus.xa.commit(xid)
     assert told.value.code == "heur-rb"
     bus.xa.forget(xid)
-    assert "nobody knows" in _said(cluster, "commit", f"{FORMAT}:ffff:", "--reason", "x", code=3)
+    assert "no shard knows" in _said(cluster, "commit", f"{FORMAT}:ffff:", "--reason", "x", code=3)
     bus.xa.rollback(opened)
     assert _read(bus) == before
 
@@ -171,9 +171,9 @@ def test_a_person_decides_nothing_that_is_over(cluster: RunningCluster, bus: haw
     bus.xa.set_timeout(late, 1)
     until(lambda: _json(cluster, "show", str(late))["stage"] == "rolled back", "the time-out")
     said = _said(cluster, "commit", str(committed), "--reason", "too late", code=1)
-    assert "has ended already: it was committed" in said
+    assert "has already ended: it was committed" in said
     said = _said(cluster, "rollback", str(late), "--reason", "it hangs", code=1)
-    assert "has ended already: it was not prepared in time" in said
+    assert "has already ended: it was not prepared in time" in said
     for xid in (committed, late):
         assert "nothing to forget" in _said(cluster, "forget", str(xid), code=1)
     assert _json(cluster, "recover") == []
@@ -222,7 +222,7 @@ def test_a_shard_that_does_not_answer_is_named(cluster: RunningCluster, bus: haw
     try:
         said = _said(cluster, "list", code=4)
         assert "tx/one/0 is left out" in said
-        assert "some may be missing" in _said(cluster, "recover", code=4)
+        assert "may be missing" in _said(cluster, "recover", code=4)
     finally:
         cluster.start(second)
         cluster.start(third)

@@ -1,4 +1,4 @@
-"""A connection to a cluster and the topics and queues opened through it, in one event loop."""
+"""A client's connection to a cluster, and the handles of the topics and queues opened through it."""
 
 import asyncio
 import weakref
@@ -37,27 +37,27 @@ Queried = TypeVar("Queried")
 
 _SCHEME: Final = "hawser://"
 _LOOK_SECONDS: Final = 2.0
-# A call ends so long after its time-out at the latest; and links have this time at least to say goodbye.
+# How long after its timeout a call ends at the latest; and the least time for links to say goodbye.
 _LEAVING_SECONDS: Final = 1.0
 _GOODBYE_SECONDS: Final = 0.1
 
 
 def addresses_of(url: str) -> list[str]:
-    """The addresses that the URL of a cluster names; UsageError if it names none."""
+    """The addresses in the URL of a cluster; UsageError if it has none."""
     names = url.removeprefix(_SCHEME).rstrip("/").split(",")
     try:
         addresses = [str(Address.parse(name.strip())) for name in names]
     except BadAddress as error:
         raise UsageError(
-            f"{url!r} is no URL of a cluster: {error}; write hawser://host:port, or several with commas"
+            f"{url!r} is not the URL of a cluster: {error}; write hawser://host:port, or several with commas"
         ) from None
     if any(Address.parse(each).port == 0 for each in addresses):
-        raise UsageError(f"{url!r} has port 0, where nobody listens; give the port of a node")
+        raise UsageError(f"{url!r} has port 0, on which no node listens; give the port of a node")
     return addresses
 
 
 def record_of(data: Any, key: Any = None, headers: Mapping[str, bytes] | None = None) -> Record:
-    """A message as it is published; UsageError if it cannot be."""
+    """The record of a message; UsageError if it cannot be published."""
     value = data if type(data) is bytes else bytes(memoryview(as_payload(data)).cast("B"))
     name = None if key is None else _key(key)
     if not headers:
@@ -74,7 +74,7 @@ def _key(key: Any) -> bytes:
 
 
 def records_of(payloads: Iterable[Any], keys: Iterable[bytes | None] | None) -> Rows:
-    """The messages of a batch, all of one time; `keys` has one for each, or there are none."""
+    """The records of a batch, all with one timestamp. `keys` has one key for each, or is None."""
     values = [
         each if type(each) is bytes else bytes(memoryview(as_payload(each)).cast("B")) for each in payloads
     ]
@@ -88,7 +88,7 @@ def records_of(payloads: Iterable[Any], keys: Iterable[bytes | None] | None) -> 
 
 
 class Partition(NamedTuple):
-    """A partition as it is now; without an answer of its leader `start` and `end` are 0."""
+    """The state of a partition; `start` and `end` are 0 if its leader has not answered."""
 
     number: int
     shard: str
@@ -99,7 +99,7 @@ class Partition(NamedTuple):
 
 
 class Client:
-    """To be started and closed in the event loop it was made in."""
+    """Started and closed in the event loop in which it was created."""
 
     def __init__(
         self, addresses: Sequence[str], name: str, settings: ClientSettings, role: PeerRole = PeerRole.CLIENT
@@ -113,7 +113,7 @@ class Client:
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
     async def start(self) -> None:
-        """Return when the cluster answers; Unavailable if it does not in time."""
+        """Return when a node has answered; Unavailable if none does in time."""
         try:
             await self.router.start(self.settings.connect_seconds)
         except BaseException:
@@ -121,46 +121,46 @@ class Client:
             raise
 
     async def close(self) -> None:
-        """Publish what was begun, then leave. All of it takes the time of one call, and a little to leave. If
-        this is cancelled, calls that wait end all the same."""
+        """Finish what is being published, then close the links; takes the timeout of one call and
+        `_LEAVING_SECONDS` at most. If this is cancelled, calls that wait end all the same."""
         try:
             await self.end_transactions()
             await asyncio.gather(*(handle.close() for handle in list(self._handles)))
             await self.lanes.leave()
-            # Nodes that have not answered so far will not say goodbye either.
+            # Nodes that did not answer in that time will not say goodbye either.
             left = self.router.leave_by - self.router.loop.time()
             await self.router.close(max(_GOODBYE_SECONDS, min(_LEAVING_SECONDS, left)))
         finally:
             self.end()
 
     def end(self) -> None:
-        """End the calls that wait, and begin nothing any more: the loop is about to stop."""
+        """End the calls that wait, and refuse new ones, because the loop is about to stop."""
         for handle in list(self._handles):
             handle.end()
         self.router.end()
 
     async def end_transactions(self) -> None:
-        """Begin to close: roll back what is open, while what was begun is published."""
+        """Begin to close: roll back open transactions, while published messages are sent."""
         self.router.leave_by = min(self.router.leave_by, self.deadline(None) + _LEAVING_SECONDS)
         flushes = (handle.flush() for handle in list(self._handles))
         await asyncio.gather(self.lanes.close(), self.resource.close(), *flushes)
 
     def deadline(self, timeout: float | None) -> float:
-        """When a call that begins now is over."""
+        """The deadline of a call that begins now."""
         return self.router.loop.time() + self.seconds(timeout)
 
     def seconds(self, timeout: float | None) -> float:
-        """What was asked for, checked, or what is usual."""
+        """The timeout of a call, checked; that of the connection for None."""
         if timeout is None:
             return self.settings.timeout
         if not is_wait(timeout):
-            raise UsageError("timeout is seconds, 0 or more, or None for that of the connection")
+            raise UsageError("timeout must be seconds, 0 or more, or None for that of the connection")
         return timeout
 
     async def open(
         self, name: str, given: catalog.Settings, create: bool, decode: Callable[[Any], Any] | None
     ) -> "TopicHandle":
-        """The topic, created if need be."""
+        """Open a topic, and create it first if `create` is set and it does not exist."""
         entry = await catalog.open_topic(self.router, name, given, create, self.deadline(None))
         topic = TopicHandle(self, name, entry, decode)
         self._handles.add(topic)
@@ -169,7 +169,7 @@ class Client:
     async def open_queue(
         self, name: str, given: catalog.Settings, create: bool, decode: Callable[[Any], Any] | None
     ) -> QueueHandle:
-        """The queue, created if need be."""
+        """Open a queue, as `open` does for topics."""
         entry = await catalog.open_topic(self.router, name, given, create, self.deadline(None), "queue")
         queue = QueueHandle(self, name, entry, decode)
         self._handles.add(queue)
@@ -182,7 +182,7 @@ class Client:
         return await catalog.list_topics(self.router, self.deadline(None), "queue")
 
     async def query(self, name: str, entry: wire.TopicEntry) -> list[Partition]:
-        """Each partition of a topic, or a queue, as it is now."""
+        """The state of each partition of a topic, or of a queue."""
         deadline = self.router.loop.time() + min(_LOOK_SECONDS, self.settings.timeout)
         await self.router.refresh(name, deadline)
         queries = [
@@ -212,7 +212,8 @@ class Client:
         )
 
     async def query_topics(self, deadline: float) -> dict[str, list[Partition]]:
-        """All topics; opens none of them. Unavailable unless every partition answers by the deadline."""
+        """The partitions of all topics, none of which is opened. Unavailable unless every partition answers
+        by the deadline."""
         names = await catalog.list_topics(self.router, deadline)
         return await self._of_all(names, self._query_partitions, deadline)
 
@@ -221,8 +222,8 @@ class Client:
         return list(await asyncio.gather(*queries))
 
     async def query_holders(self, deadline: float) -> dict[str, dict[str, int]]:
-        """For every queue, the number of messages that each of its sessions holds. Unavailable unless every
-        queue answers by the deadline."""
+        """The number of messages that each session of each queue holds. Unavailable unless every queue
+        answers by the deadline."""
         names = await catalog.list_topics(self.router, deadline, "queue")
         return await self._of_all(names, self._query_holders_of, deadline)
 
@@ -239,7 +240,7 @@ class Client:
         query: Callable[[str, wire.TopicEntry, float], Coroutine[Any, Any, Queried]],
         deadline: float,
     ) -> dict[str, Queried]:
-        """The results of a look at each of these. Topics and queues that are deleted meanwhile are left
+        """The results of one query for each of these; topics and queues that are deleted meanwhile are left
         out."""
         known = {name: self.router.map.topics.get(name) for name in names}
         there = {name: entry for name, entry in known.items() if entry is not None}
@@ -255,8 +256,6 @@ class Client:
 
 
 class TopicHandle(Handle):
-    """A topic that this client uses."""
-
     def __init__(
         self, client: Client, name: str, entry: wire.TopicEntry, decode: Callable[[Any], Any] | None
     ) -> None:
@@ -265,7 +264,7 @@ class TopicHandle(Handle):
         self.use(self.partitioner)
 
     def new_partitioner(self) -> Partitioner:
-        """Those of a publisher of its own."""
+        """A new publisher."""
         return Partitioner(self.router, self.name, self.entry, self.client.name)
 
     # Publishing.
@@ -278,7 +277,8 @@ class TopicHandle(Handle):
     async def publish_many(
         self, partitioner: Partitioner, records: Records, timeout: float | None
     ) -> list[Receipt]:
-        """All or none for each partition; one error for those that failed, once all are settled."""
+        """Publish all or none in each partition. One error for all that failed, once every result is
+        known."""
         if not records:
             raise UsageError("a batch has at least one message; there is nothing to publish")
         seconds = self.client.seconds(timeout)
@@ -305,8 +305,8 @@ class TopicHandle(Handle):
     # Reading.
 
     async def subscribe(self, start: Place, history: int, group: str | None = None) -> Consumer:
-        """From `start`, or from `history` records before now, in every partition; with a group from where it
-        is, in this member's share of them."""
+        """Subscribe to every partition from `start`, or from `history` records before now; with a group, to
+        this member's share of the partitions from the group's positions."""
         if group is not None:
             place = (start, history)
             member = GroupMember(
@@ -333,7 +333,7 @@ class TopicHandle(Handle):
         return consumer
 
     async def read_some(self, partition: int, count: int, after: int, newest: bool) -> TakeResult:
-        """Up to `count` records behind offset `after`; fewer only if there were no more when the call
+        """Up to `count` records behind offset `after`; fewer only if the partition had no more when the call
         began."""
         if not 0 <= partition < self.partitions:
             raise UsageError(f"topic {self.name!r} has no partition {partition}; it has {self.partitions}")
@@ -354,11 +354,11 @@ class TopicHandle(Handle):
             missed += found.missed
             if found.samples or found.error is not None:
                 return found._replace(missed=missed)
-            # Retention removed all of it meanwhile, so there are newer records behind it.
+            # Retention removed all of them meanwhile, so there are newer records.
             last = found.last
 
     # The topic itself.
 
     async def forget_group(self, group: str) -> bool:
-        """Whether there was such a group; there is none now."""
+        """Delete a group and its positions; whether it existed."""
         return await delete_group(self.router, self.name, self.entry, group, self.client.deadline(None))

@@ -1,4 +1,4 @@
-"""What a client has open: a topic or a queue, and everybody who was made from it."""
+"""Handles of open topics and queues, which own the publishers, subscriptions and sessions made from them."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,15 +16,15 @@ __all__ = ["Handle", "Closable"]
 
 
 class Closable(Protocol):
-    """Puts into a topic or queue, or takes from it. `end` is the part of `close` that waits for nothing:
-    calls that wait end, and no work begins any more."""
+    """A publisher, subscription or session. `end` is the part of `close` that does not wait: calls that wait
+    end, and no work begins after it."""
 
     def end(self) -> None: ...
     async def close(self) -> None: ...
 
 
 class Handle:
-    """A topic or queue that this client uses."""
+    """The handle of a topic or queue."""
 
     def __init__(
         self, client: "Client", name: str, entry: wire.TopicEntry, decode: Callable[[Any], Any] | None
@@ -44,7 +44,7 @@ class Handle:
 
     @property
     def is_gone(self) -> bool:
-        """Whether this was deleted, as far as this client knows. It knows once a call got Closed for that
+        """Whether this client knows that it was deleted, as after a call that raised Closed for that
         reason."""
         entry = self.router.map.topics.get(self.name)
         return entry is None or entry.deleted or entry.uuid != self.entry.uuid
@@ -53,11 +53,11 @@ class Handle:
         return self._shards[partition]
 
     def use(self, user: Closable) -> None:
-        """Close it together with this."""
+        """Close this user together with the handle."""
         self._dependents.add(user)
 
     async def release(self, user: Closable) -> None:
-        """Close it now, after what it has to publish. That goes on if the caller is cancelled."""
+        """Flush and close a user now; continues if the caller is cancelled."""
         await asyncio.shield(self._begin_release(user))
 
     async def _release(self, user: Closable) -> None:
@@ -66,7 +66,7 @@ class Handle:
         await user.close()
 
     def abandon(self, user: Closable) -> None:
-        """From any thread, and at any time: release it if there is still a loop to do so."""
+        """Release a user if the loop still runs. May be called in any thread at any time."""
         if user in self._dependents:
             with suppress(RuntimeError):
                 self.router.loop.call_soon_threadsafe(self._begin_release, user)
@@ -79,17 +79,17 @@ class Handle:
         return task
 
     async def flush(self) -> None:
-        """Return when everything that was to be published is settled."""
+        """Return when every submitted message is written or failed."""
         partitioner = [user for user in self._dependents if isinstance(user, Partitioner)]
         await asyncio.gather(*(each.flush() for each in partitioner))
 
     def end(self) -> None:
-        """As that of users: end all of them."""
+        """End all users."""
         for user in (*self._dependents, *self._releases.values()):
             user.end()
 
     async def close(self) -> None:
-        """Release all users. That goes on if the caller is cancelled."""
+        """Release all users; continues if the caller is cancelled."""
         for user in list(self._dependents):
             self._begin_release(user)
         if self._releases:
@@ -98,7 +98,7 @@ class Handle:
                 task.result()
 
     async def query(self) -> "list[Partition]":
-        """Each partition as it is now."""
+        """The state of each partition."""
         return await self.client.query(self.name, self.entry)
 
     async def delete(self) -> None:

@@ -16,7 +16,7 @@ __all__ = ["FetchedSample", "placed", "placed_schema"]
 
 
 class FetchedSample:
-    """A message of a partition. It has its own memory: nothing needs to be released."""
+    """A message of a partition, in memory of its own: nothing needs to be released."""
 
     __slots__ = ("lost_before", "offset", "partition", "publisher", "_decode", "_record")
 
@@ -56,7 +56,7 @@ class FetchedSample:
 
     @property
     def value(self) -> Any:
-        """Decoded by the topic's schema; the bytes themselves without one."""
+        """The message decoded by the topic's schema; its bytes without one."""
         return self._record.value if self._decode is None else self._decode(self)
 
     def array(self, dtype: Any = "u1", shape: Any = None) -> Any:
@@ -72,7 +72,7 @@ class FetchedSample:
         return as_arrow(self._record.value)
 
     def release(self) -> None:
-        """Nothing to do on a cluster; here for programs that run in both scopes."""
+        """Does nothing on a cluster; here for programs that run in both scopes."""
 
     def __bytes__(self) -> bytes:
         return self._record.value
@@ -81,11 +81,11 @@ class FetchedSample:
         return len(self._record.value)
 
     def __bool__(self) -> Literal[True]:
-        """An empty one is a message, too."""
+        """An empty message is true, too."""
         return True
 
     def __eq__(self, other: object) -> bool:
-        """As any object; a TypeError instead of a False that hides a mistake."""
+        """Identity; comparing with bytes or text is a TypeError, because False would hide a mistake."""
         if isinstance(other, bytes | bytearray | memoryview | str):
             raise TypeError(
                 f"a message cannot be compared with {type(other).__name__}; compare bytes(it), or its value"
@@ -114,7 +114,7 @@ class FetchedSample:
 
 @cache
 def placed_schema() -> Any:
-    """The columns of what `take_batches` gives."""
+    """The schema of the batches of `take_batches`."""
     import pyarrow
 
     places = [
@@ -125,7 +125,7 @@ def placed_schema() -> Any:
 
 
 def placed(batch: Any, partition: int, first_offset: int, skip: int) -> Any:
-    """The records of a batch from place `skip` on, with their places."""
+    """The records of a batch from place `skip` on, with their partition and offsets."""
     import pyarrow
     import pyarrow.compute
 
@@ -148,5 +148,5 @@ def _numbers(count: int) -> Any:
 
 
 def _rounded(count: int) -> int:
-    """The next power of two, so that few such arrays are made."""
+    """The next power of two, so that few such arrays are cached."""
     return 1 << (count - 1).bit_length()

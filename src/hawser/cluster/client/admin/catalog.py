@@ -1,4 +1,5 @@
-"""Topics and queues of a cluster: opening, creating, deleting, looking at them."""
+"""The catalog of a cluster: opening, creating, listing and deleting topics and queues, and deleting
+groups."""
 
 import asyncio
 from contextlib import suppress
@@ -49,10 +50,10 @@ _QUEUE_DEFAULTS: Final[Settings] = {
 _DEFAULTS: Final[dict[wire.TopicKind, Settings]] = {
     "topic": _TOPIC_DEFAULTS,
     "queue": _QUEUE_DEFAULTS,
-    # The operator knows those.
+    # The operator knows its settings.
     "homes": {},
 }
-# Known on one host; here they are accepted and reported as unused.
+# Settings of one host's topics, which a cluster accepts and reports as unused.
 _FOREIGN: Final = frozenset(
     {"slot_size", "history", "depth", "max_publishers", "max_subscribers", "max_held", "max_loans"}
     | {"ephemeral", "mode", "trace"}
@@ -65,8 +66,8 @@ _MOST: Final = {"partitions": 1024, "replication": 7}
 
 
 def check_settings(asked: dict[str, Any], codec: "Codec[Any] | None") -> tuple[Settings, dict[str, Any]]:
-    """What was asked of a topic as it is stored, and those settings without meaning here; UsageError names
-    the first wrong one."""
+    """The settings of a topic as they are stored, and those that a cluster does not use. UsageError names the
+    first wrong one."""
     given: Settings = {}
     unused: dict[str, Any] = {}
     for name, value in asked.items():
@@ -90,7 +91,7 @@ def check_settings(asked: dict[str, Any], codec: "Codec[Any] | None") -> tuple[S
 def check_queue_settings(
     asked: dict[str, Any], codec: "Codec[Any] | None"
 ) -> tuple[Settings, dict[str, Any]]:
-    """As `check_settings`, of a queue."""
+    """As `check_settings`, for a queue."""
     given: Settings = {}
     unused: dict[str, Any] = {}
     for name, value in asked.items():
@@ -153,9 +154,9 @@ async def open_topic(
     deadline: float,
     kind: wire.TopicKind = "topic",
 ) -> wire.TopicEntry:
-    """The topic or queue, created if there is none and `create` says so; SettingsMismatch if it exists
-    otherwise, UsageError if the name is that of the other kind. Homes of transactions are opened with
-    `wire.HOMES` and no settings."""
+    """The topic or queue; created if it does not exist and `create` is set. SettingsMismatch if it has other
+    settings, UsageError if it is of the other kind. The coordinator shards are opened with `wire.HOMES` and
+    no settings."""
     if kind != "homes":
         _name(name)
     if kind == "queue":
@@ -163,7 +164,7 @@ async def open_topic(
     await _know(router, deadline)
     entry = await _find(router, name, deadline)
     if entry is None and not create:
-        # Whoever answered first may be cut off from the operator, and know less than the others.
+        # The node that answered first may be cut off from the operator, and have an old map.
         await router.hear_late(deadline)
         entry = await _find(router, name, deadline)
     if entry is None:
@@ -182,7 +183,7 @@ async def _created(
     try:
         await _create(router, name, given, deadline, kind)
     except Rejected as refused:
-        # It may exist all the same: nodes that have just started do not know of it yet.
+        # It may exist all the same: nodes that have just started do not know it yet.
         try:
             return await _appear(router, name, min(deadline, router.loop.time() + _LOOK_SECONDS))
         except Unavailable:
@@ -196,7 +197,7 @@ async def _create(router: Router, name: str, given: Settings, deadline: float, k
     assert isinstance(partitions, int)
     settings = {**_DEFAULTS[kind], **asked}
     if "colocate" in asked and "replication" not in asked:
-        # It is kept where the topic is that it lives with.
+        # A colocated queue has the replication of its topic.
         del settings["replication"]
     request = wire.Admin(wire.AdminKind.CREATE, name, (), partitions, settings, kind)
     answer = await router.ask_any(request, f"creating {kind} {name!r}", deadline)
@@ -205,7 +206,7 @@ async def _create(router: Router, name: str, given: Settings, deadline: float, k
 
 
 async def _know(router: Router, deadline: float) -> None:
-    """Return when some node has told what topics there are."""
+    """Return when the router has a map."""
     backoff = Backoff(router.settings)
     while not await router.refresh(None, deadline):
         if (left := deadline - router.loop.time()) <= 0:
@@ -255,8 +256,8 @@ async def list_topics(router: Router, deadline: float, kind: wire.TopicKind = "t
 
 
 async def delete_topic(router: Router, name: str, entry: wire.TopicEntry, deadline: float) -> None:
-    """Return when nothing is left of this very topic or queue, also if another client deleted it, and nodes
-    know that. Unavailable or OutcomeUnknown at the deadline. Another one that has the name since stays."""
+    """Delete this topic or queue; return when nodes know that it is gone, also if another client deleted it.
+    Unavailable or OutcomeUnknown at the deadline. A new one of the same name stays."""
     what = f"deleting {entry.kind} {name!r}"
     request = wire.Admin(wire.AdminKind.DELETE, name, uuid=entry.uuid)
     with suppress(NotFound):
@@ -269,8 +270,8 @@ async def delete_topic(router: Router, name: str, entry: wire.TopicEntry, deadli
             return
         if (left := deadline - router.loop.time()) <= 0:
             error = Unavailable(
-                f"{entry.kind} {name!r} is deleted, but no node that answers has heard so in time; delete it "
-                "again to wait until one has"
+                f"{entry.kind} {name!r} is deleted, but no node that answers knows it yet; delete it again "
+                "to wait until one does"
             )
             error.outcome = "applied"
             raise error
@@ -289,8 +290,8 @@ def _not_forgotten(what: str, result: results.Rejected) -> Rejected:
 async def delete_group(
     router: Router, topic: str, entry: wire.TopicEntry, group: str, deadline: float
 ) -> bool:
-    """Forget a group and its positions; whether there was one. Not repeated when in doubt, because others may
-    have made the group anew: OutcomeUnknown then. Rejected while a transaction is about to move it."""
+    """Delete a group and its positions; whether it existed. OutcomeUnknown if an answer is lost: a repeat
+    could delete a group that was created since. Rejected while a transaction is about to move the group."""
     existed = False
     for partition in range(entry.partitions):
         shard = wire.shard_of(topic, entry.uuid, partition)

@@ -1,4 +1,5 @@
-"""The start of a subscription in each partition, and the partitions of a group member."""
+"""Offsets: where a subscription or a new group starts in a partition, and a group member's share of
+partitions."""
 
 import asyncio
 import secrets
@@ -28,7 +29,7 @@ __all__ = [
     "share_of",
 ]
 
-# A batch that is large for its network takes longer than other answers do.
+# A batch that is large for its network takes longer than other answers.
 _BATCH_SECONDS: Final = 3.0
 
 Place = Literal["earliest", "latest"] | int | datetime | None
@@ -42,15 +43,15 @@ class Bounds(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The offset of the first record of some time or later; the end of its partition if none is there."""
+    """The offset of the first record of a time or later; the partition's end if it has none."""
 
     offset: int
     is_there: bool
 
 
 def share_of(member: str, members: tuple[str, ...], partitions: int) -> set[int]:
-    """The partitions of one of the sorted members: a range. The first members get one more if they do not
-    divide evenly."""
+    """The range of partitions of one of the sorted members. If the partitions do not divide evenly, the first
+    members get one more."""
     if member not in members:
         return set()
     place, count = members.index(member), len(members)
@@ -69,7 +70,7 @@ async def inspect(
     queue: bool = False,
     terms_from: int | None = None,
 ) -> wire.Inspected:
-    """What the leader of a partition knows to be true now; of a topic's, unless it is a queue's."""
+    """Query the leader of a partition, with a linearizable read; `queue` says that it is a queue's."""
     request = wire.Inspect(shard, at_ns, with_groups, queue=queue, terms_from=terms_from)
     answer = await router.ask_leader(topic, shard, request, f"looking at topic {topic!r}", deadline)
     assert isinstance(answer, wire.Inspected), answer
@@ -77,7 +78,7 @@ async def inspect(
 
 
 async def resolve(router: Router, topic: str, shard: str, start: Place, history: int, deadline: float) -> int:
-    """The offset to begin at: OffsetOutOfRange for one that is not there."""
+    """The offset to begin at; OffsetOutOfRange for one that the partition does not have."""
     if isinstance(start, datetime):
         return (await at_time(router, topic, shard, nanoseconds(start), deadline)).offset
     found = await inspect(router, topic, shard, deadline)
@@ -86,7 +87,7 @@ async def resolve(router: Router, topic: str, shard: str, start: Place, history:
     if isinstance(start, int):
         if not found.start <= start <= found.end:
             raise OffsetOutOfRange(
-                f"offset {start} of topic {topic!r} is not there: shard {shard} has {found.start} up to "
+                f"offset {start} of topic {topic!r} does not exist: shard {shard} has {found.start} up to "
                 f'{found.end - 1}, and {found.end} is next; begin at one of those, or at "earliest"'
             )
         return start
@@ -109,7 +110,7 @@ async def group_start(
 async def begin_group(
     router: Router, topic: str, shard: str, group: str, position: int, deadline: float
 ) -> None:
-    """Let a new group begin in a partition at this position, although no member reads there yet."""
+    """Fix the start of a new group in a partition that no member reads yet."""
     found = await inspect(router, topic, shard, deadline, with_groups=True)
     if group in found.groups:
         return
@@ -123,7 +124,7 @@ async def begin_group(
 
 
 async def at_time(router: Router, topic: str, shard: str, moment_ns: int, deadline: float) -> Moment:
-    """Where this time is in a partition."""
+    """The place of a time in a partition."""
     found = await inspect(router, topic, shard, deadline, at_ns=moment_ns)
     assert found.at is not None
     if found.at >= found.end:
@@ -132,12 +133,12 @@ async def at_time(router: Router, topic: str, shard: str, moment_ns: int, deadli
 
 
 def nanoseconds(moment: datetime) -> int:
-    """Since 1970, to the microsecond that a datetime has."""
+    """Nanoseconds since 1970, with the microsecond precision of datetime."""
     return min(max(int(moment.timestamp() * 1_000_000) * 1_000, 0), (1 << 63) - 1)
 
 
 async def _first_at(router: Router, topic: str, shard: str, offset: int, moment: int, deadline: float) -> int:
-    """The very record: the leader knows the batch that it is in."""
+    """The offset of the record itself; the leader knows only its batch."""
     backoff, began = Backoff(router.settings), router.loop.time()
     trouble: str | wire.Failed = "no node with a replica can be reached"
     answer: wire.Answer | None

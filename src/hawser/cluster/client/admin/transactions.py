@@ -1,8 +1,9 @@
-"""Transactions as people see them: what every shard knows, put together, and what a person decides about one.
+"""Transactions for administrators (`hawser tx`): their state on all shards, and heuristic decisions about
+them.
 
-A transaction has branches on the shards that it touches and, if they are several, may have a record at home.
-Each answer is a linearizable read of one shard; they are not of one moment, so a transaction that goes on may
-be seen half-way. Nothing is decided by what is seen: home does that, in one entry.
+A transaction has a branch on each shard that it touches, and may have a record at its coordinator shard. Each
+answer is a linearizable read of one shard, but the answers are not of one moment: a running transaction may
+be seen half-way. Decisions do not depend on what is seen: the coordinator makes them, in one log entry.
 """
 
 import secrets
@@ -42,7 +43,7 @@ _VOTING: Final = (State.PREPARING, State.COMMITTING)
 
 
 class Stage(StrEnum):
-    """How far a transaction is; the first ones want attention first."""
+    """The stage of a transaction; those that need attention come first."""
 
     PREPARED = "prepared"
     HEURISTIC_COMMIT = "committed by a person"
@@ -57,8 +58,8 @@ _RANKS: Final = {stage: rank for rank, stage in enumerate(Stage)}
 
 
 class BranchStatus(msgspec.Struct, frozen=True):
-    """What a transaction has on one shard. `prepared` is None if the shard has no branch of it, or none any
-    more, or did not answer; `told` is whether it has heard the outcome."""
+    """The state of a transaction on one shard. `prepared` is None if the shard has no branch of it (any more)
+    or did not answer; `told` is whether the shard knows the outcome."""
 
     shard: str
     operations: int
@@ -68,9 +69,9 @@ class BranchStatus(msgspec.Struct, frozen=True):
 
 
 class TransactionStatus(msgspec.Struct, frozen=True):
-    """One transaction. `outcome` is how it ended, in words, and `reason` why a person decided so; `home` is
-    the shard that decides, where one is known to. It is `age_seconds` old for whoever leads, which begins to
-    count anew when another does, unless it was written down when it was prepared."""
+    """One transaction. `outcome` is its outcome in words, `reason` why an administrator decided it, and
+    `home` its coordinator shard, if known. `age_seconds` is its age at the leader; a new leader counts from
+    0, unless the age was recorded when the transaction was prepared."""
 
     id: str
     stage: Stage
@@ -83,19 +84,19 @@ class TransactionStatus(msgspec.Struct, frozen=True):
 
     @property
     def sort_key(self) -> tuple[int, float, str]:
-        """Prepared ones first, and of those the oldest."""
+        """Prepared transactions first, the oldest first."""
         return _RANKS[self.stage], -self.age_seconds, self.id
 
 
 class Survey(NamedTuple):
-    """All that are not over, and why shards did not answer that were asked."""
+    """All unfinished transactions, and the errors of the shards that did not answer."""
 
     transactions: list[TransactionStatus]
     unanswered: dict[str, HawserError]
 
 
 class _Found:
-    """What was heard of one transaction, and where."""
+    """The records and branches of one transaction in the answers."""
 
     def __init__(self) -> None:
         self.record: wire.RecordSeen | None = None
@@ -103,11 +104,11 @@ class _Found:
         self.branches: dict[str, wire.BranchSeen] = {}
 
 
-# Looking.
+# Queries.
 
 
 async def survey_transactions(router: Router, timeout_seconds: float) -> Survey:
-    """Every transaction of the cluster that is not over."""
+    """Every unfinished transaction of the cluster."""
     deadline = router.loop.time() + timeout_seconds
     await _know(router, deadline)
     answers, unanswered = await _ask_all(router, router.map.shards, None, deadline)
@@ -115,19 +116,19 @@ async def survey_transactions(router: Router, timeout_seconds: float) -> Survey:
 
 
 async def recover(router: Router, timeout_seconds: float) -> list[TransactionStatus]:
-    """Those that are prepared, and those that a person has decided and nobody has forgotten; Unavailable
-    unless every home answers."""
+    """The prepared transactions, and the heuristically decided ones that are not forgotten. Unavailable
+    unless every coordinator shard answers."""
     deadline = router.loop.time() + timeout_seconds
     await _know(router, deadline)
     answers, unanswered = await _ask_all(router, _coordinators(router), None, deadline)
     for error in unanswered.values():
-        raise Unavailable(f"not every home of transactions answers, so some may be missing: {error}")
+        raise Unavailable(f"not every coordinator shard answers, so transactions may be missing: {error}")
     wanted = (Stage.PREPARED, Stage.HEURISTIC_COMMIT, Stage.HEURISTIC_ROLLBACK)
     return [each for each in assemble(answers) if each.stage in wanted]
 
 
 async def query(router: Router, wanted: TransactionId, timeout_seconds: float) -> TransactionStatus:
-    """One transaction, also if it is over; incarnation 0 is the latest. NotFound if nobody knows of it."""
+    """One transaction, finished or not; incarnation 0 means the latest. NotFound if no shard knows it."""
     deadline = router.loop.time() + timeout_seconds
     await _know(router, deadline)
     answers, unanswered = await _ask_all(router, router.map.shards, wanted, deadline)
@@ -138,7 +139,7 @@ async def query(router: Router, wanted: TransactionId, timeout_seconds: float) -
     outcomes = [each.outcome for each in answers.values() if each.outcome and each.incarnation == latest]
     if not latest or not outcomes:
         raise _unknown(wanted, unanswered)
-    # Who only presumes that it was rolled back knows less than who remembers.
+    # A shard that remembers the outcome overrides one that presumes a rollback.
     outcome = Outcome(Outcome.COMMITTED if Outcome.COMMITTED in outcomes else max(outcomes))
     is_done = outcome in (Outcome.COMMITTED, Outcome.READ_ONLY)
     stage = Stage.COMMITTED if is_done else Stage.ROLLED_BACK
@@ -147,7 +148,7 @@ async def query(router: Router, wanted: TransactionId, timeout_seconds: float) -
 
 
 def _as_decided(seen: TransactionStatus, said: wire.TransactionsSeen | None) -> TransactionStatus:
-    """What is prepared may be over for its home, and not have heard so."""
+    """A branch that is still prepared may be decided already at its coordinator."""
     if seen.stage is not Stage.PREPARED or said is None or not said.outcome:
         return seen
     outcome = Outcome(said.outcome)
@@ -165,8 +166,8 @@ def _unknown(wanted: TransactionId, unanswered: Mapping[str, HawserError]) -> Ha
     for error in unanswered.values():
         return Unavailable(f"no shard that answers knows transaction {name}, but not all do: {error}")
     return NotFound(
-        f"nobody knows transaction {name} (any more): it was never begun, or has been over for long; "
-        "`hawser tx list` shows those that are not over"
+        f"no shard knows transaction {name}: it never began, or ended long ago; `hawser tx list` shows the "
+        "unfinished ones"
     )
 
 
@@ -176,7 +177,7 @@ async def _know(router: Router, deadline: float) -> None:
 
 
 def _coordinators(router: Router) -> list[str]:
-    """The shards of the homes; none before the first transaction that needed one."""
+    """The coordinator shards; none before the first transaction that needed one."""
     entry = router.map.topics.get(wire.HOMES)
     return [] if entry is None else wire.shards_of(wire.HOMES, entry)
 
@@ -184,14 +185,14 @@ def _coordinators(router: Router) -> list[str]:
 def _coordinator_of(router: Router, xid: Xid) -> str:
     coordinators = _coordinators(router)
     if not coordinators:
-        raise NotFound(f"nobody knows transaction {xid}: this cluster never had one of a coordinator")
+        raise NotFound(f"no shard knows transaction {xid}: this cluster never had one with a coordinator")
     return coordinators[coordinator_number(xid, len(coordinators))]
 
 
 async def _ask_all(
     router: Router, shards: Iterable[str], wanted: TransactionId | None, deadline: float
 ) -> tuple[dict[str, wire.TransactionsSeen], dict[str, HawserError]]:
-    """What each shard says, and why some say nothing."""
+    """The answers of shards, and the errors of those that did not answer."""
     asked = sorted(shards)
     said = await gather_bounded([_query(router, shard, wanted, deadline) for shard in asked])
     answers: dict[str, wire.TransactionsSeen] = {}
@@ -200,7 +201,7 @@ async def _ask_all(
         if isinstance(each, wire.TransactionsSeen):
             answers[shard] = each
         elif isinstance(each, HawserError):
-            # What was deleted meanwhile had no transactions, or it would be there.
+            # A topic with transactions cannot be deleted, so a deleted shard had none.
             if not isinstance(each, Closed):
                 unanswered[shard] = each
         else:
@@ -220,11 +221,11 @@ async def _query(
     return answer
 
 
-# Putting together.
+# Assembly of the answers.
 
 
 def assemble(answers: Mapping[str, wire.TransactionsSeen]) -> list[TransactionStatus]:
-    """What the shards say of each transaction, as one; prepared ones first."""
+    """One status for each transaction in the answers; prepared ones first."""
     found: dict[TransactionId, _Found] = {}
     for shard, answer in answers.items():
         for branch in answer.branches:
@@ -244,7 +245,7 @@ def _seen(transaction: TransactionId, found: _Found) -> TransactionStatus:
     ages = [each.age_seconds for each in branches.values()]
     named = next((each.coordinator for each in branches.values() if each.coordinator), "")
     participants = {} if record is None else record.participants
-    # On a lane the shard that decides takes part, and counts neither time nor operations for the others.
+    # On a lane the coordinator shard is a participant, and records neither time nor operations of the others.
     is_lane = transaction.xid.format == LANE_FORMAT
     shards = participants.keys() | branches.keys() | ({found.home} if is_lane and found.home else set())
     return TransactionStatus(
@@ -261,7 +262,7 @@ def _seen(transaction: TransactionId, found: _Found) -> TransactionStatus:
 
 def _branch(shard: str, record: wire.RecordSeen | None, branch: wire.BranchSeen | None) -> BranchStatus:
     if branch is not None:
-        # As long as there is a branch its shard has not heard; also one that home does not know of.
+        # A shard with a branch has not heard the outcome, even if the coordinator does not know the branch.
         return BranchStatus(shard, branch.operations, branch.size_bytes, branch.prepared)
     assert record is not None
     told = record.outcome is not None and shard not in record.waiting
@@ -283,67 +284,67 @@ def _stage(found: _Found) -> Stage:
     return Stage.PREPARING if state in _VOTING else Stage.OPEN
 
 
-# Deciding.
+# Heuristic decisions.
 
 
 async def decide(
     router: Router, wanted: TransactionId, outcome: Outcome, reason: str, timeout_seconds: float
 ) -> tuple[TransactionId, str]:
-    """A person commits a prepared transaction or rolls it back, and says why; which one it was, and the
-    reason that is kept: if a person has decided so before, the first one. Rejected if it is not prepared, or
-    has ended otherwise."""
+    """Commit or roll back a prepared transaction by an administrator's decision. Returns the transaction and
+    the recorded reason, which is that of the first such decision. Rejected if it is not prepared, or ended
+    otherwise."""
     assert outcome in (Outcome.COMMITTED, Outcome.ROLLED_BACK) and reason
     deadline = router.loop.time() + timeout_seconds
-    transaction = await _at_home(router, wanted, deadline)
+    transaction = await _known_transaction(router, wanted, deadline)
     command = CoordinatorDecide(to_fields(transaction), outcome, heuristic=reason)
     result = await _tell_coordinator(router, transaction, Kind.HOME_DECIDE, command, deadline)
     if isinstance(result, Finished):
         kept = await _reason(router, transaction, deadline)
         if result.outcome is not outcome or not kept:
-            raise Rejected(f"transaction {transaction} has ended already: {result.outcome.text}")
+            raise Rejected(f"transaction {transaction} has already ended: {result.outcome.text}")
         return transaction, kept
     assert isinstance(result, RejectedResult), result
     raise Rejected(
-        f"transaction {transaction} is not prepared, so there is nothing for a person to decide: its client "
-        "commits it, or it is rolled back, when its time is over at the latest; see `hawser tx show`"
+        f"transaction {transaction} is not prepared, so there is nothing to decide: its client commits it, "
+        "or it is rolled back at its timeout; see `hawser tx show`"
     )
 
 
 async def _reason(router: Router, transaction: TransactionId, deadline: float) -> str:
-    """Why a person has decided about it, which has an outcome; nothing if that was somebody else."""
+    """The reason of an administrator's decision; empty if the transaction was decided otherwise."""
     home = _coordinator_of(router, transaction.xid)
     try:
         answer = await _query(router, home, transaction, deadline)
     except HawserError as error:
         raise InDoubt(
-            f"transaction {transaction} has ended, but home does not say who has decided that ({error}); see "
-            f"`hawser tx show {transaction}`"
+            f"transaction {transaction} has ended, but its coordinator shard does not answer how it was "
+            f"decided ({error}); see `hawser tx show {transaction}`"
         ) from error
     return next((record.heuristic for record in answer.records), "")
 
 
 async def forget(router: Router, wanted: TransactionId, timeout_seconds: float) -> TransactionId:
-    """Its coordinator knows what a person decided: forget it. Rejected if no person has decided it, or that
-    is forgotten."""
+    """Forget an administrator's decision once the outside coordinator knows it. Rejected if there is none, or
+    it is forgotten."""
     deadline = router.loop.time() + timeout_seconds
-    transaction = await _at_home(router, wanted, deadline)
+    transaction = await _known_transaction(router, wanted, deadline)
     command = CoordinatorCall(to_fields(transaction), Call.FORGET, request=secrets.token_bytes(16))
     result = await _tell_coordinator(router, transaction, Kind.HOME_CALL, command, deadline)
     assert isinstance(result, Answered), result
     if result.code != Code.OK:
         raise Rejected(
-            f"there is nothing to forget: no decision of a person about transaction {transaction} is kept; "
-            f"`hawser tx show {transaction}` says what is known of it"
+            f"there is nothing to forget: transaction {transaction} has no recorded decision by an "
+            f"administrator; see `hawser tx show {transaction}`"
         )
     return transaction
 
 
-async def _at_home(router: Router, wanted: TransactionId, deadline: float) -> TransactionId:
-    """The incarnation that home knows: the one that is wanted, or else the latest."""
+async def _known_transaction(router: Router, wanted: TransactionId, deadline: float) -> TransactionId:
+    """The transaction with the incarnation that its coordinator knows: the wanted one, or else the latest."""
     if wanted.xid.format == LANE_FORMAT:
         raise Rejected(
-            f"transaction {wanted.xid} is a client's own: one of its shards decides about it, by itself and "
-            "soon. A person decides about what is prepared for a coordinator; see `hawser tx show`"
+            f"transaction {wanted.xid} is a client's own: one of its shards decides it, soon and by itself. "
+            "Only transactions of an outside coordinator can be decided by hand; see `hawser tx show`"
         )
     await _know(router, deadline)
     home = _coordinator_of(router, wanted.xid)
@@ -361,5 +362,5 @@ async def _tell_coordinator(
     what = f"telling home about transaction {transaction}"
     answer = await router.ask_leader(wire.HOMES, home, request, what, deadline)
     if not isinstance(answer, wire.Transacted):
-        raise InDoubt(f"{what}: home gave no clear answer ({answer}); see `hawser tx show`")
+        raise InDoubt(f"{what}: the coordinator shard gave no clear answer ({answer}); see `hawser tx show`")
     return decode_result(answer.results[0])
