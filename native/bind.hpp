@@ -47,7 +47,7 @@ struct SubscriberBox {
   }
 };
 
-// Claims that were made for an iteration and given to nobody yet, in the order in which they are given.
+// Claims that were made for an iteration and not returned yet, in the order of their return.
 class Ahead {
  public:
   bool empty() const { return next_ == claims_.size(); }
@@ -136,7 +136,7 @@ bool trace_region(const Region& region, nb::handle ring, uint64_t level, nb::han
 // Housekeeping of a sleeper: what keeps it from being done now is no error of the call that sleeps.
 void recover_quietly(Region& region);
 void look_around_quietly(ConsumerBox& box);
-// Whoever took all there was a moment ago and wants many again gives them time to gather: a reader at the
+// A reader that took everything a moment ago and wants many again lets messages gather: a reader at the
 // publisher's heels slows both down.
 void let_them_gather(bool& drained, nb::handle timeout);
 
@@ -154,7 +154,7 @@ PyObject* copied_sample(const Copied& copied, PyObject* decode);
 void let_go_of(SampleObject* sample);  // as on leaving a with block
 bool put_back(SampleObject* sample);   // to be taken again; false: it is too late for that
 
-// What becomes of a message.
+// How a message is settled.
 enum class Verdict { accept, release, reject };
 bool settle_claim(Consumer& core, const Claimed& claimed, Verdict verdict);  // false: the claim was taken away
 // Of one consumer's message, if it is still held; false: the claim was taken away. UsageError if it is not its own.
@@ -163,7 +163,7 @@ bool settle_message(PyObject* message, ConsumerBox& box, Verdict verdict);
 void take_back(PyObject* message, ConsumerBox& box);
 // `place` refers to the message until that goes, or to nothing from then on.
 void keep_place(SampleObject* message, SampleObject** place);
-// Somebody else has the claim now, or it is settled with others: only the bytes are left to let go of.
+// Another consumer has the claim, or it is settled with others: only the bytes are left to release.
 Claimed take_claim(SampleObject* message);
 Error claim_lost(const ConsumerBox& box, uint64_t count, uint64_t sequence);
 Error lost_reference(const Region& region, uint64_t sequence);

@@ -3,7 +3,7 @@
 // A view of a sample keeps the sample, and a sample keeps its slot: nothing can dangle. release() refuses while
 // views are alive; leaving a with block, or the next step of an iteration, lets the slot go with the last view.
 //
-// Message is a sample of a queue. What becomes of it, accept, release or reject, is said once; then its slot goes with
+// Message is a sample of a queue. It is settled once, by accept, release or reject; then its slot goes with
 // the last view. One that is dropped before is released.
 #include "bind.hpp"
 
@@ -26,7 +26,7 @@ struct SampleObject {
   Claimed taken;
   bool released;
   bool leaving;  // the slot goes with the last view
-  bool settled;  // it is said what becomes of the message
+  bool settled;  // accepted, released or rejected
   bool lost;     // its claim was taken away
   Verdict verdict;
 };
@@ -52,7 +52,7 @@ void settle(SampleObject* message, ConsumerBox& box) {
   message->lost = !settle_claim(*box.core, message->taken, message->verdict);
 }
 
-// A message that nobody reads any more is let go of before its claim ends: so its slot needs no bit.
+// A message without readers is released before its claim ends, so its slot needs no bit.
 bool let_go_of_slot(SampleObject* sample) {
   const Claimed& taken = sample->taken;
   if (ConsumerBox* box = sample->consumer) {
@@ -118,7 +118,7 @@ bool is_foreign(const SampleObject* sample) {
   set_python_error(Error(Kind::usage, "this " + noun + why));
 }
 
-// False, with a Python error: nobody may look at its bytes.
+// False, with a Python error, if its bytes must not be read.
 bool check_usable(const SampleObject* sample) {
   if (!sample->released && !is_foreign(sample)) [[likely]] return true;
   refuse_use(sample);
@@ -212,7 +212,7 @@ PyObject* copy_of(PyObject* self) {
   SampleObject* sample = as_sample(self);
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(sample->taken.payload));
   if (!bytes) return nullptr;
-  sample->exports++;  // nobody may release it meanwhile
+  sample->exports++;  // no thread may release it meanwhile
   copy_large(PyBytes_AS_STRING(bytes), sample->data, sample->taken.payload);
   sample_releasebuffer(self, nullptr);
   return bytes;
@@ -313,7 +313,7 @@ Error settled_otherwise(const SampleObject* message) {
                      : message->verdict == Verdict::reject ? "rejected"
                                                            : "released";
   return {Kind::usage, "message " + std::to_string(message->taken.sequence) + " was " + said +
-                           " already; what becomes of a message is said once"};
+                           " already; a message can be settled only once"};
 }
 
 PyObject* settle_and_return(PyObject* self, Verdict verdict) {
@@ -367,21 +367,21 @@ PyGetSetDef message_properties[] = {
     {"data", get_data, nullptr, "The payload as a read-only memoryview.", nullptr},
     {"offset", get_offset, nullptr, "Position in the queue: dense, from 1.", nullptr},
     {"timestamp_ns", get_timestamp, nullptr, "When it was put, wall clock.", nullptr},
-    {"publisher", get_publisher, nullptr, "Name of whoever put it.", nullptr},
+    {"publisher", get_publisher, nullptr, "Name of the producer.", nullptr},
     {"key", get_key, nullptr, "The key it was put with, or None.", nullptr},
     {"headers", get_headers, nullptr, "The headers it was put with.", nullptr},
     {"partition", get_partition, nullptr, "Always 0 on one host.", nullptr},
     {"lost_before", get_lost_before, nullptr, "Always 0: a queue loses nothing.", nullptr},
     {"value", get_value, nullptr, "The payload decoded by the queue's schema; bytes without one.", nullptr},
     {"delivery_count", get_delivery_count, nullptr, "How often it was delivered, this time included.", nullptr},
-    {"redelivered", get_redelivered, nullptr, "Whether somebody had it before.", nullptr},
+    {"redelivered", get_redelivered, nullptr, "Whether it was delivered before.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyGetSetDef properties[] = {
     {"data", get_data, nullptr, "The payload as a read-only memoryview.", nullptr},
     {"offset", get_offset, nullptr, "Position in the topic: dense, from 1.", nullptr},
     {"timestamp_ns", get_timestamp, nullptr, "When it was published, wall clock.", nullptr},
-    {"publisher", get_publisher, nullptr, "Name of whoever published it.", nullptr},
+    {"publisher", get_publisher, nullptr, "Name of the publisher.", nullptr},
     {"key", get_key, nullptr, "The key it was published with, or None.", nullptr},
     {"headers", get_headers, nullptr, "The headers it was published with.", nullptr},
     {"partition", get_partition, nullptr, "Always 0 on one host.", nullptr},
@@ -452,7 +452,7 @@ void add_sample_types(PyObject* module) {
 SampleObject* new_sample() { return new_object(sample_type); }
 SampleObject* new_message() { return new_object(message_type); }
 
-// Memory of an object nobody refers to any more.
+// The memory of an object without references.
 void free_unused(SampleObject* sample) {
   Py_DECREF(Py_TYPE(sample));  // an instance of a heap type holds its type
   if (kept_count < kKept) {
@@ -514,7 +514,7 @@ void let_go_of(SampleObject* sample) {
 bool put_back(SampleObject* sample) {
   if (sample->released || sample->exports != 0 || !sample->box->core->put_back(sample->taken)) return false;
   let_go_of(sample);
-  if (PyErr_Occurred()) PyErr_Clear();  // whoever takes it again refers to it anew
+  if (PyErr_Occurred()) PyErr_Clear();  // the next take refers to it anew
   return true;
 }
 

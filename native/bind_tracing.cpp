@@ -48,7 +48,7 @@ bool trace_region(const Region& region, nb::handle ring, uint64_t level, nb::han
   if (!ring.is_none() && !nb::isinstance<TraceRingBox>(ring)) throw Error(Kind::usage, "a region is traced to a TraceRing, or None");
   if (level < 1 || level > static_cast<uint64_t>(TraceLevel::looked_at))
     throw Error(Kind::usage, "the level of a trace is 1 (what happens), 2 (payloads, too) or 3 (what happens, while "
-                             "somebody looks), not " + std::to_string(level));
+                             "a process follows), not " + std::to_string(level));
   const uint64_t wanted = ring.is_none() ? 0 : nb::inst_ptr<TraceRingBox>(ring)->file->ring().identity() | level;
   for (;;) {
     const uint64_t seen = is_traced(region.memory());

@@ -3,7 +3,7 @@
 //
 //   {tag: 35 bits of the sequence | deliveries: 10 | incarnation: 8 | consumer: 8 | state: 3}
 //
-//   fresh     put, and nobody had it yet; a message only if the ring carries the slot
+//   fresh     put, and never claimed yet; a message only if the ring carries the slot
 //   claimed   by this consumer, for this delivery
 //   ready     given back: released, its consumer died, or its lease was over
 //   done      accepted, or moved away
@@ -14,10 +14,10 @@
 //   astray    who was moving it back died: it may be there already, so only who moves letters to there may have it
 //
 // A producer writes `fresh` with the sequence before each try to publish, while the slot is lent to it. So a fresh
-// claim of sequence s, found in the slot that the ring names for s, is a message nobody has claimed: words are
+// claim of sequence s, found in the slot that the ring names for s, is a message that was never claimed: words are
 // compared for equality, nothing is ever older or newer. A position of the ring may be used again when its message
 // is neither fresh nor ready: from the first claim on its slot carries it, not the ring. A slot may be written when
-// its claim is done (or fresh, of somebody who died before he published) and the ring does not carry it.
+// its claim is done (or fresh, of a producer that died before it published) and the ring does not carry it.
 //
 // Deliveries stay at their highest value. The low bits of the incarnation are enough: who returns the claims of the
 // dead looks at the entry again in between, and a living owner is the only one with its entry.
@@ -44,7 +44,7 @@ constexpr uint32_t claim_deliveries(uint64_t word) { return static_cast<uint32_t
 constexpr uint64_t claim_tag(uint64_t word) { return word >> kClaimTagShift; }
 constexpr uint64_t claim_tag_of(uint64_t sequence) { return sequence & kClaimTagMask; }
 
-// Tag and deliveries of `word`, in another state that is nobody's.
+// Tag and deliveries of `word`, in another state that has no owner.
 constexpr uint64_t claim_as(uint64_t word, ClaimState state) {
   return (word & ~((uint64_t{1} << 19) - 1)) | static_cast<uint64_t>(state);
 }
@@ -87,14 +87,14 @@ inline bool waits_in_ring(const Memory& memory, const Place& place) {
   const uint64_t claim = memory.claim(slot).load_ordered();  // pairs with the claim's exchange
   const ClaimState state = claim_state(claim);
   if (claim_tag(claim) != claim_tag_of(ring_tag(place.word))) [[unlikely]] {
-    if (place.entry.load_ordered() != place.word) return false;  // somebody else was faster
+    if (place.entry.load_ordered() != place.word) return false;  // another process was faster
     memory.corrupt("ring entry " + std::to_string(memory.layout.position(place.head + 1)) + " names the slot of another message");
   }
   if (planted(Canary::unclaimed_positions_are_reused)) return false;
   return state == ClaimState::fresh || state == ClaimState::ready;
 }
 
-// Whether the claim lets somebody else write the slot, given that the ring does not carry it.
+// Whether the claim lets another process write the slot, given that the ring does not carry it.
 inline bool is_over(uint64_t claim) {
   const ClaimState state = claim_state(claim);
   return state == ClaimState::done || state == ClaimState::fresh || planted(Canary::undone_slots_are_lent);
@@ -111,7 +111,7 @@ constexpr TraceKind kind_of_change(uint64_t word) {
 }
 
 // Give back a claim of `owner` that was seen; false: it has changed meanwhile. The slot's words are read before, because
-// they are somebody else's afterwards. Of a move only its end is traced.
+// they are another process's afterwards. Of a move only its end is traced.
 inline bool try_return(const Memory& memory, uint32_t slot, uint64_t owner, uint64_t seen) {
   const uint64_t word = returned_claim(seen, memory.max_deliveries);
   const uint64_t sequence = memory.slot(slot).sequence.load_relaxed(), timestamp = memory.slot(slot).timestamp_ns.load_relaxed();
@@ -122,7 +122,7 @@ inline bool try_return(const Memory& memory, uint32_t slot, uint64_t owner, uint
   return true;
 }
 
-// After messages were given back: whoever looks for some sees that there may be others than before.
+// After messages were returned: a consumer that searches sees that there may be others than before.
 inline void announce_returns(const Memory& memory) {
   if (!planted(Canary::release_without_hint)) memory.header().returns.word.add(1);
 }

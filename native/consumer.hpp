@@ -1,10 +1,10 @@
-// Consuming: claim the oldest message that nobody has, and say what became of it.
+// Consuming: claim the oldest message that no consumer has, and settle it.
 //
-// Messages that came back are older than any that nobody had yet, so they go first. They are found by looking through
+// Returned messages are older than those that were never claimed, so they go first. They are found by looking through
 // the slots, and a look is worth it when the count of returns has changed. The others are claimed in the order of the
 // ring. A consumer remembers how far it is there; the tail in the header tells those who come later where to begin.
 //
-// To claim is to exchange the claim: the message is mine until I say what became of it, and as long as it is, nobody
+// To claim is to exchange the claim: the message is mine until I settle it, and as long as it is, no other consumer
 // writes to its slot. Who reads on afterwards sets its bit before it says so, and clears it when it is done. With a
 // lease, which can end a claim while its owner lives, the bit is set before the claim, and cleared if that is lost; who
 // copies the message at once needs none, but then the copy counts only if the claim is still there afterwards.
@@ -91,7 +91,7 @@ class Consumer {
     if (memory_.layout.settings.lease_ns) [[unlikely]] {
       if (!claim.exchange_if(claimed.claim, counted)) return false;
     } else if (claim.load_relaxed() == claimed.claim) [[likely]] {
-      claim.store_release(counted);  // nobody else changes the claim of a living consumer
+      claim.store_release(counted);  // no other changes the claim of a living consumer
     } else {
       memory_.corrupt("the claim of message " + std::to_string(claimed.sequence) + " is damaged");
     }
@@ -128,7 +128,7 @@ class Consumer {
     return Copy::nothing;
   }
 
-  // The quick way for many: claims messages that nobody had yet, in the order of the ring, up to the last look ahead and
+  // The quick way for many: claims messages that were never claimed, in the order of the ring, up to the last look ahead and
   // as long as everything is ordinary: nothing came back, and no lease can end a claim. The steps are those of
   // try_claim; what is not ordinary is left to it. They are counted when they are handed out.
   template <class Claims>
@@ -186,7 +186,7 @@ class Consumer {
   void keep_copy() { held_++; }  // the claim outlives the message that is about to be let go of
 
   // After one or several claims: producers may use their places in the ring. The tail need not be exact, and its cache
-  // line is everybody's.
+  // line is shared by all.
   void settle() {
     if (left_) return;
     Word& tail = memory_.header().tail.word;
@@ -219,7 +219,7 @@ class Consumer {
 
   // There are messages that must go to the dead letters, as far as the last look has shown; asking forgets it.
   bool found_dying() { return std::exchange(found_dying_, false); }
-  bool others_hold() const { return others_hold_; }  // somebody did at the last look
+  bool others_hold() const { return others_hold_; }  // another consumer did at the last look
 
   // One slice of waiting until there may be a message.
   void wait_for_message(int64_t nanoseconds, int pauses = kPausesForOne) {
@@ -372,7 +372,7 @@ class Consumer {
     return false;
   }
 
-  // The message after the last one we had, if it is there and nobody had it, and nothing came back.
+  // The message after the last one we had, if it is there and was never claimed, and no message came back.
   bool find_next(const Word& entry, Candidate& found) const {
     const uint64_t next = fresh_ + 1, word = entry.load_ordered();  // pairs with the producer's exchange
     if (ring_tag(word) != tag_of(next) || ring_slot(word) >= memory_.layout.slots || !returned_.empty()) return false;
@@ -413,20 +413,20 @@ class Consumer {
       found = {next, slot, memory_.claim(slot).load_ordered()};
       if (found.word == fresh_claim(next)) [[likely]] return true;
       if (planted(Canary::claimed_ones_are_not_passed)) return false;
-      // Somebody has had it. While the ring carries a slot its claim is of that message.
+      // It was claimed before. While the ring carries a slot its claim is of that message.
       if (claim_tag(found.word) != claim_tag_of(next) && place.load_ordered() == word) [[unlikely]]
         memory_.corrupt("the claim of message " + std::to_string(next) + " is damaged");
       fresh_ = passed % kStepsToTheTail == 0 ? std::max(next, tail()) : next;
     }
   }
 
-  // How far somebody has come. It must be believable, because what it passes nobody would ever look for.
+  // How far consumers have come. It must be believable: no consumer would look for a message that it passes.
   uint64_t tail() const {
     const uint64_t tail = memory_.header().tail.word.load_ordered(), head = memory_.head().load_ordered();
     const uint64_t word = memory_.ring(tail).load_ordered();
     const bool carried = tail != 0 && ring_tag(word) == tag_of(tail) && ring_slot(word) < memory_.layout.slots;
     if (tail > head + 1 || (carried && memory_.claim(ring_slot(word)).load_ordered() == fresh_claim(tail)))
-      memory_.corrupt("the tail passes messages that nobody had");
+      memory_.corrupt("the tail passes messages that were never claimed");
     return tail;
   }
 
@@ -494,8 +494,8 @@ class Consumer {
     return true;
   }
 
-  // Before a claim can end: whoever reads the slot in this process has its bit. Several share it: one message can be
-  // given back and claimed again while somebody still reads it.
+  // Before a claim can end: every reader of the slot in this process has its bit. Several share it: one message can be
+  // returned and claimed again while a reader still has it.
   void keep_bytes(uint32_t slot) {
     if (readers_[slot] == 0 || has_bit_[slot]) [[likely]] return;
     has_bit_[slot] = 1;
@@ -590,7 +590,7 @@ class Consumer {
   uint64_t count_ = memory_.entry(membership_.index).count.load_relaxed();
   uint64_t settled_ = count_;  // what the others know of that
   uint32_t held_ = 0;
-  Relaxed<uint32_t> freed_{0};  // places for which nobody was woken yet, though somebody waits
+  Relaxed<uint32_t> freed_{0};  // places whose waiters were not woken yet
   int64_t woken_at_ = 0;
   Sleepers sleepers_;
   Relaxed<bool> closing_{false};

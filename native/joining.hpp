@@ -1,4 +1,4 @@
-// Joining a topic as a publisher or a subscriber, or a queue as a producer or a consumer. Whoever joins recovers the dead first, its own former
+// Joining a topic as a publisher or a subscriber, or a queue as a producer or a consumer. A joiner recovers the dead first, its own former
 // self among them, and finds its place among those that are free.
 #pragma once
 
@@ -36,7 +36,7 @@ template <class Prepare>
 Membership enter(const Memory& memory, const Descriptor& file, EntryRange range, const Identity& me,
                  const char* limit, const Prepare& prepare) {
   auto membership = join(memory, file, range, me, prepare);
-  if (!membership && !limit) throw Error(Kind::full, memory.label + ": its payloads are traced by somebody already; end that one first");
+  if (!membership && !limit) throw Error(Kind::full, memory.label + ": another process traces its payloads; end that process first");
   if (!membership)
     throw Error(Kind::full, memory.label + ": all " + std::to_string(range.count) + " places of " + limit +
                                 " are taken; close one, or create the " + memory.noun() + " with a larger " + limit);
@@ -92,7 +92,7 @@ inline void settle_start(const Memory& memory, Start& start) {
   start.cursor = safe;
 }
 
-// The record of whoever a queue is reserved for, or kNoRecord.
+// The record of the consumer that a queue is reserved for, or kNoRecord.
 inline uint32_t reservation(const Memory& memory) {
   for (uint32_t i = 0; i < memory.layout.settings.max_subscribers; i++)
     if (record_state(memory.record(i).word.load_acquire()) == RecordState::used) return i;
@@ -126,7 +126,7 @@ inline void require_kind(const Memory& memory, bool queue) {
 
 }  // namespace joining
 
-// `exclusive`: nobody else publishes while this one lives.
+// `exclusive`: no other publishes while this one lives.
 inline std::unique_ptr<Publisher> join_as_publisher(Region& region, const std::string& name, bool exclusive) {
   joining::check_name(name);
   const Memory& memory = region.memory();
@@ -196,7 +196,7 @@ inline std::unique_ptr<Subscriber> join_as_subscriber(Region& region, const std:
                                       Subscriber::Options{max_held, options.reliable, start.record, options.commits});
 }
 
-// As a consumer; `reserve`: nobody else consumes while this one lives, nor after its death until its record is
+// As a consumer; `reserve`: no other consumes while this one lives, nor after its death until its record is
 // forgotten.
 inline std::unique_ptr<Consumer> join_as_consumer(Region& region, const std::string& name, uint32_t wanted_held = 0,
                                                   bool reserve = false) {
@@ -212,7 +212,7 @@ inline std::unique_ptr<Consumer> join_as_consumer(Region& region, const std::str
   const std::lock_guard no_fork(no_fork_mutex());
   const Descriptor file = region.open_again(), probe = region.open_again();
   joining::reserve_queue(memory, file, name, reserve);
-  // What somebody had claimed who died meanwhile must be back before we claim: older ones come before newer ones.
+  // Claims of a consumer that died meanwhile must be back before we claim: older messages go before newer ones.
   if (reserve) recover_all(memory, FileLiveness(probe));
   const auto prepare = [&](uint32_t index) { memory.header().samples.waiters.clear(index - settings.max_publishers); };
   Membership membership = joining::enter(memory, file, {settings.max_publishers, settings.max_subscribers}, me,

@@ -37,7 +37,7 @@ bool claimable(const Memory& memory, const Liveness& liveness, uint64_t word, ui
   const uint64_t owner = record_owner(word);
   if (owner == me) return true;
   const uint32_t index = owner_index(owner);
-  if (index >= memory.layout.entries) memory.corrupt("a record is claimed by nobody");
+  if (index >= memory.layout.entries) memory.corrupt("a record is claimed by no entry");
   return entry_incarnation(memory.entry(index).word.load_ordered()) != owner_incarnation(owner) ||
          !liveness.alive(index);
 }

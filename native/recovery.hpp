@@ -1,4 +1,4 @@
-// Recovery of the dead: by anybody, any number of times, killed anywhere.
+// Recovery of the dead: by any process, any number of times, killed anywhere.
 //
 // Mark it dead (active -> dead, so that reliable waits ignore it); set the slots it had lent to idle, give back the
 // messages it had claimed; then, under its recovery byte, clear its bits, its waiter and reliable bits, count its
@@ -167,7 +167,7 @@ std::vector<Recovered> recover_all(const Memory& memory, const Liveness& livenes
   for (uint32_t i = 0; i < memory.layout.entries; i++)
     if (recover_entry(memory, liveness, i, report)) done.push_back(report);
   if (!done.empty()) {
-    // Whoever waits for one of them, or remembers something of it, looks again; hearing it twice is harmless.
+    // A process that waits for one of them, or remembers something of it, looks again; hearing it twice is harmless.
     memory.header().announcement.word.add(1);
     wake_all(memory.header().samples);
     wake_all(memory.header().space);
