@@ -30,7 +30,7 @@ class Region:
     @staticmethod
     def attach(path: str, lock_path: str, name: str, settings: dict[str, int | str] | None) -> Region:
         """Open the region at `path`, or create it when `settings` are given and nothing (or only a leftover
-        of an earlier boot, or an ephemeral one with nobody alive) is there.
+        of an earlier boot, or an ephemeral one without a living user) is there.
 
         `settings` has: kind ("topic", also if left out, or "queue"), slot_size, history, depth,
         max_publishers, max_subscribers, max_held, max_loans, ephemeral (0|1), group (0|1), schema (str);
@@ -41,12 +41,12 @@ class Region:
     @staticmethod
     def watch(path: str, lock_path: str, name: str) -> Region | None:
         """Look at the region at `path` without having it open: it holds no lock, keeps nothing alive, changes
-        nothing and waits for nobody. For glance, totals, state, participants and recover; close does nothing.
+        nothing and never waits. For glance, totals, state, participants and recover; close does nothing.
         None if there is none, or only one that is being removed or of an earlier boot. Raises Corrupt,
         PermissionDenied, SettingsMismatch (another format)."""
 
     kind: str  # "topic" or "queue"
-    closed: bool  # whether somebody removed it
+    closed: bool  # whether it was removed
     path: str
     name: str
     uuid: str
@@ -88,7 +88,7 @@ class Region:
         """Join a queue as a consumer. `max_held` 0 means the queue's. `decode` is what `Message.value`
         calls. `dying` is called with the consumer when a claim, a slice of waiting, a release or a reject
         has found messages that must go to the dead letters; what it raises is printed. `reserve`: this one
-        alone consumes while it lives, and after its death nobody but a consumer of its name until
+        alone consumes while it lives, and after its death only a consumer of its name until
         `forget(name)`; refused with UsageError while there are others. Its deliveries are not counted, and
         its `max_held` may be that of all consumers together."""
 
@@ -119,10 +119,10 @@ class Region:
         left or died; empty once its place was taken by another one."""
 
     def records(self) -> list[dict[str, Any]]:
-        """Positions kept by name: name, mark, durable (bool), max_lag, held (bool, somebody lives)."""
+        """Positions kept by name: name, mark, durable (bool), max_lag, held (by a living one)."""
 
     def forget(self, record: str) -> bool:
-        """Drop a kept position nobody holds; False if there is none. UsageError while it is held."""
+        """Drop a kept position that no participant holds; False without one. UsageError while it is held."""
 
     def recover(self) -> list[dict[str, Any]]:
         """Recover every dead participant; one dict each: kind, name, pid, incarnation, slots (loans
@@ -131,12 +131,12 @@ class Region:
 
     def state(self) -> dict[str, int]:
         """head, oldest, ring, slots, slots_lent, slots_referenced, slots_carried, slots_free,
-        slots_leaked (held by nobody alive or active), file_bytes, resident_bytes, created_ns,
+        slots_leaked (held by no living or active participant), file_bytes, resident_bytes, created_ns,
         recoveries."""
 
     def glance(self) -> tuple[bool, bool]:
-        """Whether recover() would find somebody, and whether anybody has the region open, ourselves included
-        unless we only watch. Closed if it was removed."""
+        """Whether recover() would find a dead participant, and whether a process has the region open, this
+        one included unless it only watches. Closed if it was removed."""
 
     def totals(self) -> tuple[dict[str, int], dict[str, int]]:
         """Of all publishers and of all subscribers there ever were: alive, dead (not yet recovered), count
@@ -157,7 +157,7 @@ class Region:
     tracing: tuple[int, int, int]  # identity of the ring traced to (0: off), level, records not written
     def trace(self, ring: TraceRing | None, level: int = 1, *, only_from: int | None = None) -> bool:
         """Trace to this ring from now on, at level 1 (what happens), 2 (payloads, too) or 3 (what happens,
-        for as long as somebody looks); None: no more. `only_from`: only if the level is that one now (0:
+        while an observer runs); None: no more. `only_from`: only if the level is that one now (0:
         off), else False. Takes effect in every process at its next operation, and is told in the ring that
         the region leaves and in the one that it goes to. The ring must be the domain's `.trace`: a process
         that has not mapped it and cannot open it, or finds another one there, goes on untraced, and counts
@@ -165,7 +165,7 @@ class Region:
         names another."""
 
     def remove(self, force: bool) -> bool:
-        """Close the topic for everyone and unlink it. Without force only if nobody else is alive,
+        """Close the topic for everyone and unlink it. Without force only if no other user is alive,
         else False. Joined participants then get Closed."""
 
     def close(self) -> None:
@@ -387,7 +387,7 @@ class Consumer:
     held: int
     closing: bool
     def claim(self, timeout: float | None = None) -> Message | None:
-        """The oldest message that nobody has; None when the time is over. Full at `max_held`."""
+        """The oldest unclaimed message; None after the timeout. Full at `max_held`."""
 
     def claim_many(
         self, count: int, timeout: float | None = None, into: list[Any] | None = None
@@ -408,7 +408,7 @@ class Consumer:
         asked for, Fenced if its claim was taken away, and given back if none is."""
 
     def give_back_ahead(self) -> None:
-        """What iteration has claimed and given to nobody, as if it had never been claimed."""
+        """Return messages that iteration has claimed and not given out, as if never claimed."""
 
     def claim_values(self, count: int, into: list[Any], timeout: float | None = None) -> Claims:
         """As claim_many, as copies, decoded or bytes, which are appended to `into`; none when the time is
@@ -428,11 +428,11 @@ class Consumer:
     def release_many(self, messages: Iterable[Message]) -> None: ...
     def reject_many(self, messages: Iterable[Message]) -> None: ...
     def bury(self, publisher: Publisher, describe: Callable[[bytes, int, int], bytes | None]) -> int:
-        """Move dying messages to the queue of `publisher`, the oldest first, each exactly once whoever is
-        killed; how many. `describe(metadata, offset, deliveries)` gives the metadata over there, or None to
-        leave that message. One that does not fit with it goes with its own; one that does not fit at all
-        stays, and UsageError says so when the others are moved. Stops when the other queue is full, with
-        Full if that has no room for any."""
+        """Move dying messages to the queue of `publisher`, the oldest first, each exactly once even if
+        processes are killed; how many. `describe(metadata, offset, deliveries)` gives the metadata over
+        there, or None to leave that message. One that does not fit with it goes with its own; one that does
+        not fit at all stays, and UsageError says so when the others are moved. Stops when the other queue is
+        full, with Full if that has no room for any."""
 
     def retry(
         self, publisher: Publisher, describe: Callable[[bytes, int, int], bytes | None], count: int = ...

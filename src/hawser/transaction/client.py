@@ -458,13 +458,13 @@ class Transaction:
                 f"be committed or rolled back as a whole. {self._ask_again}"
             )
         return OutcomeUnknown(
-            f"transaction {self.id} was to be committed and nobody said whether it was. {self._ask_again}"
+            f"transaction {self.id} was to be committed and its outcome is not known. {self._ask_again}"
         )
 
     @property
     def _ask_again(self) -> str:
         return (
-            f"Ask with its resolve(), or with `hawser tx show {self.id}`, until that is known; do not run it "
+            f"Ask with its resolve(), or with `hawser tx show {self.id}`, until it is known; do not run it "
             "again before"
         )
 

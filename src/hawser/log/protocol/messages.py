@@ -278,7 +278,7 @@ class StatusResponse(Message, frozen=True, tag="status"):
     lag: dict[Member, Number]
 
 
-# Snapshots: whoever needs one pulls it from the leader, piece by piece.
+# Snapshots: a member pulls one from the leader, piece by piece.
 
 
 class ReadSnapshotRequest(Message, frozen=True, tag="read"):

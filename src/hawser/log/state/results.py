@@ -1,8 +1,8 @@
-"""What became of an applied entry.
+"""The results of applied entries.
 
-A result is part of what replicas agree on: it goes into the hash of the state and, as an answer, to the
-client. So it holds numbers and names only; words about it are made from them by whoever reads them, and may
-change from version to version.
+Replicas agree on results: a result goes into the hash of the state and, as the answer, to the client. It
+therefore contains only numbers and names; readers make texts from them, which may change from version to
+version.
 """
 
 from collections.abc import Callable

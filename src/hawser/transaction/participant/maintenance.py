@@ -1,4 +1,4 @@
-"""The leader's maintenance of branches: expiry, questions to coordinators, carrying batches forward.
+"""The leader's maintenance of branches: expiry, questions to coordinators, old batches carried forward.
 
 Pure. Its caller makes one when this member begins to lead and has applied all earlier entries, drops it when
 the term ends, calls `tick` regularly and carries out the actions:
