@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType
 
 import hawser
 from hawser import aio
 from hawser.record.recording import Gap
+from hawser.spark.source.columns import full_schema
+from hawser.spark.source.options import Options
+from hawser.spark.source.stream import StreamReader
 from hawser.testing import LocalBus
 from tests.agent.recorded import check_tiling, recording, rows_of, until_recorded, until_state
 from tests.support.cluster import RunningCluster
@@ -143,6 +148,32 @@ def test_a_group_is_not_moved_by_what_was_read_of_another_log(
     member.close()
     with consumer.subscribe(start="earliest", group="g") as again:
         assert taken(again, 11) == [b"%d" % number for number in range(10, 21)]
+
+
+def test_a_query_of_spark_is_told_that_its_log_was_put_back(
+    cluster: RunningCluster, topic: Any, tmp_path: Path
+) -> None:
+    """The log had grown past the checkpoint, and the records before that were never read."""
+
+    def opened(**more: str) -> Any:
+        options = Options.of({"endpoints": cluster.url, "subscribe": "orders", **more}, streaming=True)
+        return StreamReader(options, full_schema(options, BinaryType()))
+
+    publish(topic, 5, 9)
+    reader = opened(startingOffsets="earliest")
+    checkpoint = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    cluster.halt()
+    cluster.go_on()
+    assert opened().latestOffset(checkpoint, ReadAllAvailable()) == checkpoint
+    cluster.restore(tmp_path / "backup")
+    publish(topic, 10, 20)
+    with pytest.raises(hawser.OffsetOutOfRange, match=r"record 9, up to .* another one now"):
+        opened().latestOffset(checkpoint, ReadAllAvailable())
+    going_on = opened(failOnDataLoss="false")
+    anew = going_on.latestOffset(checkpoint, ReadAllAvailable())
+    end = going_on.latestOffset(anew, ReadAllAvailable())
+    (split,) = going_on.partitions(anew, end)
+    assert (split.wanted.first, split.wanted.end) == (1, 16)
 
 
 @pytest.mark.parametrize("lives_on", [True, False])

@@ -53,6 +53,7 @@ def test_a_query_goes_on_where_it_stopped(
     assert landed(spark, tmp_path) == all_of(topic)
     offsets = json.loads((tmp_path / "checkpoint" / "offsets" / "1").read_text().splitlines()[-1])
     ends = {str(each.partition): each.end for each in topic.info().partitions}
+    assert offsets["resumed"].pop("terms").keys() == ends.keys()
     assert offsets == {"resumed": {"uuid": topic.info().uuid, **ends}}
 
 

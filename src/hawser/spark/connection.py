@@ -161,14 +161,18 @@ class Connection:
         found = await asyncio.gather(
             *(
                 offsets.inspect(
-                    self.router, name, wire.shard_of(name, topics[name].uuid, partition), deadline
+                    self.router,
+                    name,
+                    wire.shard_of(name, topics[name].uuid, partition),
+                    deadline,
+                    terms_from=0,
                 )
                 for name, partition in shards
             )
         )
         bounds: dict[str, Bounded] = {name: Bounded(entry.uuid, {}) for name, entry in topics.items()}
         for (name, partition), each in zip(shards, found, strict=True):
-            bounds[name].partitions[partition] = Bounds(each.start, each.end)
+            bounds[name].partitions[partition] = Bounds(each.start, each.end, each.terms)
         return bounds
 
     def at_times(

@@ -59,6 +59,7 @@ from hawser.cluster.wire.topic import (
     Inspected,
     KeepAlive,
     Publish,
+    Runs,
 )
 from hawser.cluster.wire.transaction import (
     BranchSeen,
@@ -104,6 +105,7 @@ __all__ = [
     "MapPushed",
     "NodeEntry",
     "Publish",
+    "Runs",
     "QueueGet",
     "QueueLock",
     "QueueLook",

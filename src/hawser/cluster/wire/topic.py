@@ -18,6 +18,7 @@ __all__ = [
     "Inspected",
     "KeepAlive",
     "Publish",
+    "Runs",
 ]
 
 

@@ -20,23 +20,27 @@ newest records. Such a partition begins anew.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hawser.cluster.client.admin.offsets import Bounds
 from hawser.errors import UsageError
+from hawser.log.state.terms import TermRuns
 
 __all__ = [
     "Bounded", "Loss", "Offsets", "Patience", "Range", "advance", "begun", "clipped", "ends", "from_json",
     "has_new", "is_at", "losses", "lost_text", "ranges", "rewound", "share", "starts", "to_json", "weights",
+    "with_terms",
 ]  # fmt: skip
 
 
 class Place(NamedTuple):
-    """The next offset of each partition of a topic, and its start until a second micro-batch has read it."""
+    """The next offset of each partition of a topic, and its start until a second micro-batch has read it.
+    `terms` are those of the records before the next offsets, as far as they are known."""
 
     uuid: str
     partitions: dict[int, int]
     began: dict[int, int] | None = None
+    terms: dict[int, int] | None = None
 
 
 class Bounded(NamedTuple):
@@ -47,6 +51,7 @@ class Bounded(NamedTuple):
 
 
 Offsets = dict[str, Place]
+_ASIDE: Final = ("uuid", "began", "terms")
 _Partition = tuple[str, int]
 
 
@@ -101,6 +106,7 @@ def to_json(offsets: Offsets) -> dict[str, Any]:
             "uuid": place.uuid,
             **_texts(place.partitions),
             **({} if place.began is None else {"began": _texts(place.began)}),
+            **({"terms": _texts(place.terms)} if place.terms else {}),
         }
         for topic, place in sorted(offsets.items())
     }
@@ -116,8 +122,9 @@ def from_json(data: Mapping[str, Any]) -> Offsets:
         return {
             topic: Place(
                 str(place["uuid"]),
-                _numbers({each: at for each, at in place.items() if each not in ("uuid", "began")}),
+                _numbers({each: at for each, at in place.items() if each not in _ASIDE}),
                 _numbers(place["began"]) if "began" in place else None,
+                _numbers(place["terms"]) if "terms" in place else None,
             )
             for topic, place in data.items()
         }
@@ -135,6 +142,30 @@ def _numbers(positions: Mapping[str, Any]) -> dict[int, int]:
 def begun(offsets: Offsets) -> Offsets:
     """The same as the place where a query begins."""
     return {name: place._replace(began=place.partitions) for name, place in offsets.items()}
+
+
+def with_terms(offsets: Offsets, topics: Mapping[str, Bounded]) -> Offsets:
+    """The offsets with the terms that the topics have at them. What `topics` lacks keeps those it had."""
+    named = dict(offsets)
+    for name, each in topics.items():
+        place = offsets.get(name)
+        if place is not None and place.uuid == each.uuid:
+            found = {
+                number: TermRuns(bounds.terms).at(place.partitions[number] - 1)
+                for number, bounds in each.partitions.items()
+                if number in place.partitions
+            }
+            terms = {**(place.terms or {}), **found}
+            named[name] = place._replace(terms={number: term for number, term in terms.items() if term})
+    return named
+
+
+def _is_beyond(place: Place, number: int, bounds: Bounds) -> bool:
+    """Whether the log, as it is now, ends before the offset, or has another record before it."""
+    at = place.partitions[number]
+    known = (place.terms or {}).get(number, 0)
+    now = TermRuns(bounds.terms).at(at - 1)
+    return at > bounds.end or (at >= bounds.start and 0 not in (known, now) and known != now)
 
 
 def is_at(one: Offsets, other: Offsets) -> bool:
@@ -174,7 +205,7 @@ def clipped(topics: Mapping[str, Bounded], target: Offsets) -> dict[str, Bounded
         name: Bounded(
             each.uuid,
             {
-                number: Bounds(bounds.start, min(bounds.end, target[name].partitions[number]))
+                number: bounds._replace(end=min(bounds.end, target[name].partitions[number]))
                 for number, bounds in each.partitions.items()
                 if number in target[name].partitions
             },
@@ -275,7 +306,7 @@ def ranges(start: Offsets, end: Offsets) -> Iterator[Range]:
 
 
 def rewound(start: Offsets, topics: Mapping[str, Bounded]) -> Offsets:
-    """Without the places behind the ends of their logs, so that those partitions begin anew."""
+    """Without the places that are not in their logs any more, so that those partitions begin anew."""
     offsets = dict(start)
     for name, place in start.items():
         now = topics.get(name)
@@ -283,10 +314,10 @@ def rewound(start: Offsets, topics: Mapping[str, Bounded]) -> Offsets:
             kept = {
                 number: at
                 for number, at in place.partitions.items()
-                if number not in now.partitions or at <= now.partitions[number].end
+                if number not in now.partitions or not _is_beyond(place, number, now.partitions[number])
             }
             if len(kept) < len(place.partitions):
-                offsets[name] = Place(place.uuid, kept)
+                offsets[name] = Place(place.uuid, kept, None, place.terms)
     return offsets
 
 
@@ -312,6 +343,13 @@ def losses(start: Offsets, topics: Mapping[str, Bounded]) -> Iterator[Loss]:
                         f"topic {name!r}, partition {number}: the log ends at record {bounds.end - 1}, and "
                         f"this query has read up to record {at - 1}. So {at - bounds.end} records are gone, "
                         "as after a restored backup; going on means reading the partition from its start",
+                        False,
+                    )
+                elif bounds is not None and _is_beyond(place, number, bounds):
+                    yield Loss(
+                        f"topic {name!r}, partition {number}: record {at - 1}, up to which this query has "
+                        "read, is another one now. So the log was put back, as by a restored backup, and has "
+                        "grown since; going on means reading the partition from its start",
                         False,
                     )
 

@@ -81,7 +81,7 @@ _VIEW: Final = (
     "subscribe 'topic') to read, and df.write.format(\"hawser\") to write"
 )
 # What the offsets of a checkpoint, and of a query's progress, say beside positions.
-_ASIDE: Final = ("uuid", "began", "lag")
+_ASIDE: Final = ("uuid", "began", "terms", "lag")
 _MODES: Final = ("FAILFAST", "PERMISSIVE")
 _NAME_BYTES: Final = 150
 # Longer than a broken query should wait.

@@ -150,7 +150,7 @@ def _placed(option: str, positions: Positions, bounds: Mapping[str, Bounded], us
     for name, each in bounds.items():
         partitions = dict(usual[name].partitions)
         for number, asked in positions.get(name, {}).items():
-            start, end = each.partitions[number]
+            start, end, _ = each.partitions[number]
             at = {EARLIEST: start, LATEST: end}.get(asked, asked)
             if at > end:
                 raise UsageError(

@@ -43,6 +43,7 @@ from hawser.spark.source.offsets import (
     rewound,
     to_json,
     weights,
+    with_terms,
 )
 from hawser.spark.source.options import Options
 from hawser.spark.source.planning import Split, beginning, lost, plan
@@ -120,7 +121,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         bounds = self._look()
-        return to_json(begun(beginning(self._options, self._cluster, self._topics, bounds)))
+        start = begun(beginning(self._options, self._cluster, self._topics, bounds))
+        return to_json(with_terms(start, bounds))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_offsets is not None:
@@ -158,7 +160,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         self._turn += 1
         self._reached = following
-        return to_json(following)
+        return to_json(with_terms(following, bounds))
 
     def _waits(self, offsets: Offsets, bounds: dict[str, Bounded], limit: ReadLimit) -> bool:
         """Whether a micro-batch of what there is would have too few records. Trigger.Once reads all there is:

@@ -36,10 +36,12 @@ Place = Literal["earliest", "latest"] | int | datetime | None
 
 
 class Bounds(NamedTuple):
-    """A partition has the records from `start` up to but not including `end`."""
+    """A partition has the records from `start` up to but not including `end`. `terms` are those of its
+    records, as far as they are known."""
 
     start: int
     end: int
+    terms: wire.Runs = ()
 
 
 class Moment(NamedTuple):
