@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType
 
 import hawser
 from hawser import aio
+from hawser.agent.recording import stream as recording_stream
 from hawser.record.recording import Gap
 from hawser.spark.source.columns import full_schema
 from hawser.spark.source.options import Options
@@ -21,6 +22,7 @@ from hawser.spark.source.stream import StreamReader
 from hawser.testing import LocalBus
 from tests.agent.recorded import check_tiling, recording, rows_of, until_recorded, until_state
 from tests.support.cluster import RunningCluster
+from tests.support.processes import until
 
 SECONDS = 60.0
 NOWHERE = "hawser://127.0.0.1:1"
@@ -150,6 +152,16 @@ def test_a_group_is_not_moved_by_what_was_read_of_another_log(
         assert taken(again, 11) == [b"%d" % number for number in range(10, 21)]
 
 
+def test_a_read_after_what_is_gone_raises(cluster: RunningCluster, topic: Any, tmp_path: Path) -> None:
+    """It returned nothing until the log had grown."""
+    publish(topic, 5, 9)
+    last = topic.read_oldest(100).last
+    assert topic.read_oldest(100, after=last).samples == []
+    cluster.restore(tmp_path / "backup")
+    with pytest.raises(hawser.OffsetOutOfRange, match="no record 9 to read after; the log ends at record 4"):
+        topic.read_oldest(100, after=last)
+
+
 def test_a_query_of_spark_is_told_that_its_log_was_put_back(
     cluster: RunningCluster, topic: Any, tmp_path: Path
 ) -> None:
@@ -207,6 +219,24 @@ def test_a_recorder_records_again_what_its_region_has(
     assert recorded[:4] == [1, 2, 3, 4] and recorded[4:] == list(range(22 - len(recorded[4:]), 22))
     assert set(range(15, 21)) <= set(recorded)
     assert "ends after sample 4, but samples up to 20 were recorded before" in caplog.text
+
+
+def test_an_idle_recorder_records_again(
+    cluster: RunningCluster, local: LocalBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is published that would make it look."""
+    monkeypatch.setattr(recording_stream, "_LOOK_SECONDS", 0.1)
+    region = local.connect("publisher").topic("t", history=20)
+    with recording(local.url, "t", cluster.url) as recorder:
+        until_state(recorder, "recording")
+        for first in (1, 5):
+            publish_one_by_one(region, first, first + 3)
+            until_recorded(recorder, first + 3)
+            if first == 1:
+                cluster.back_up(tmp_path / "backup")
+        cluster.restore(tmp_path / "backup")
+        until(lambda: recorder.status().recorded == 12, "what was lost recorded again")
+    assert check_tiling(rows_of(cluster.url, "t")) == (8, 0)
 
 
 def test_a_recorded_queue_says_what_is_gone(

@@ -64,7 +64,8 @@ class Topic(Publishing[T]):
     def read_oldest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
         """Copies of the oldest `count` samples kept behind offset `after`, on a cluster of one partition;
         fewer only if there were no more when the call began. If its time runs out on a cluster, it raises
-        Timeout or Unavailable; `read` of the error holds the samples that arrived before."""
+        Timeout or Unavailable; `read` of the error holds the samples that arrived before. OffsetOutOfRange on
+        a cluster that has no sample `after`."""
 
     @abstractmethod
     def read_newest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:

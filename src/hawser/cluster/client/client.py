@@ -24,7 +24,7 @@ from hawser.cluster.client.transaction.coordinators import CoordinatorShards
 from hawser.cluster.client.transaction.transaction import Lanes
 from hawser.cluster.client.transaction.xa import Resource
 from hawser.cluster.transport import Address, BadAddress, PeerRole
-from hawser.errors import Closed, HawserError, UsageError
+from hawser.errors import Closed, HawserError, OffsetOutOfRange, UsageError
 from hawser.limits import is_wait
 from hawser.record.metadata import encode_metadata
 from hawser.record.payload import as_payload
@@ -341,6 +341,12 @@ class TopicHandle(Handle):
         last, missed = after, 0
         while True:
             bounds = await offsets.inspect(self.router, self.name, self.shard(partition), deadline)
+            if after >= bounds.end:
+                raise OffsetOutOfRange(
+                    f"topic {self.name!r}, partition {partition}: there is no record {after} to read after; "
+                    f"the log ends at record {bounds.end - 1}. If you have read it, the log was put back, as "
+                    "by a restored backup; choose where to continue"
+                )
             missed += max(0, bounds.start - (last + 1))
             last = max(last, bounds.start - 1)
             first = min(last + 1, bounds.end)
