@@ -5,7 +5,7 @@
 
 namespace hawser::python {
 
-// Look for what came back without a word: from who is stopped, and from who is dead if somebody holds messages. Every
+// Look for what came back without a word: from who is stopped, and from the dead if any participant holds messages. Every
 // consumer does so now and then, however busy it is: others may be dead with messages for ever.
 inline void look_for_returns(ConsumerBox& box) {
   box.looked_at = coarse_now();
@@ -81,7 +81,7 @@ void claim_more(ConsumerBox& box, int64_t count, const More& more) {
   }
 }
 
-// A claim whose message nobody reads any more goes back.
+// A claim whose message is no longer read goes back.
 inline void give_back_copy(Consumer& core, const Claimed& claimed) {
   core.release(claimed);
   core.let_go_of_copy();

@@ -350,7 +350,7 @@ nb::list peek_messages(const Region& region, uint64_t count, nb::handle decode) 
   return result;
 }
 
-// What a consumer calls may refer to whoever has the consumer: the collector must see it.
+// What a consumer calls may refer to the owner of the consumer: the collector must see it.
 int traverse_consumer(PyObject* self, visitproc visit, void* arg) {  // Py_VISIT wants these names
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;

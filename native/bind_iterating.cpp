@@ -72,7 +72,7 @@ nb::object claim_apart(nb::handle self, int64_t most, nb::handle timeout) {
   return message ? nb::steal(reinterpret_cast<PyObject*>(message)) : nb::none();
 }
 
-// A loop over a consumer, which ends when that is closed here. Keeps `owner` alive, whoever else has let go of it.
+// A loop over a consumer, which ends when that is closed here. Keeps `owner` alive after all others have released it.
 struct Iteration {
   nb::object consumer;
   nb::object owner;
@@ -89,7 +89,7 @@ struct Iteration {
     if (last) keep_place(last, nullptr);
   }
 
-  // Who iterates may be written in C: then nobody else would have a turn, and no signal would be seen, as long as
+  // The caller of the iterator may be written in C: then no other thread would have a turn, and no signal would be seen, as long as
   // there are messages. More often than they ask for their turn (sys.getswitchinterval) others would not get it.
   void let_others_run() {
     if (++steps % kStepsALook != 0 || coarse_now() - looked_at < kTurnNanoseconds) return;
@@ -184,7 +184,7 @@ class ValueIteration : public Iteration {
     return ours;
   }
 
-  // Of a claim whose bytes are read no longer. What another thread of the same loop was given meanwhile nobody will
+  // Of a claim whose bytes are read no longer. What another thread of the same loop got meanwhile no one will
   // speak of.
   void give_out(const Claimed& claimed) {
     if (in_hand_) end(Verdict::release);
@@ -240,7 +240,7 @@ PyObject* begin_values(PyObject* self) {
   });
 }
 
-// What refers to a consumer may belong to whoever the consumer calls: the collector must see it.
+// What refers to a consumer may belong to an object that the consumer calls: the collector must see it.
 template <class Loop>
 int traverse_iteration(PyObject* self, visitproc visit, void* arg) {  // Py_VISIT wants these names
   Py_VISIT(Py_TYPE(self));

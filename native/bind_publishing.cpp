@@ -52,7 +52,7 @@ PyObject* make_receipt(PublisherBox& box, uint64_t first, uint64_t count) {
   return receipt;
 }
 
-// The receipt of one message. Most callers drop it at once: one that nobody else has is used again.
+// The receipt of one message. Most callers drop it at once: one without another reference is used again.
 PyObject* receipt_of(PublisherBox& box, uint64_t sequence) {
   constexpr Py_ssize_t kFirstOffset = 2;
   PyObject* last = box.receipt.ptr();

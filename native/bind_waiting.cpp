@@ -51,13 +51,13 @@ nb::list ready_among(const nb::list& waiting) {
   return ready;
 }
 
-// Whoever waits for space looks after every slice whether the one in its way is dead.
+// A waiter for space checks after every slice whether the participant in its way is dead.
 void recover_for(const nb::list& waiting) {
   for (nb::handle item : waiting)
     if (nb::isinstance<PublisherBox>(item)) recover_quietly(*nb::inst_ptr<PublisherBox>(item)->region);
 }
 
-// Whoever waits for messages looks now and then whether some have come back without a word.
+// A waiter for messages checks now and then whether some came back without a wake-up.
 void look_around_for(const nb::list& waiting) {
   for (nb::handle item : waiting)
     if (nb::isinstance<ConsumerBox>(item)) look_around_quietly(*nb::inst_ptr<ConsumerBox>(item));

@@ -15,20 +15,20 @@ enum class Canary {
   copy_without_second_look,    // nor after a copy that was made without a bit
   references_before_ring,      // borrow looks at the bits first, then at the ring
   idle_before_publish,         // the slot is given up before the ring carries it
-  head_is_never_helped,        // nobody moves a head that a dead publisher left behind
+  head_is_never_helped,        // no publisher moves a head that a dead one left behind
   recovery_keeps_loans,        // slots lent by the dead stay lent
   recovery_keeps_bits,         // bits of the dead stay set
   recovery_takes_all_loans,    // slots lent by the living are taken back, too
-  death_counted_twice,         // whoever recovers again counts the dead again
+  death_counted_twice,         // a second recovery counts the dead again
   counts_start_anew,           // a joiner forgets what those before it have counted
   entry_freed_before_bits,     // the entry can be joined again while its bits are being cleared
   join_without_second_look,    // a reliable subscriber believes the head it saw before it was active
   misses_are_not_counted,      // a lapped subscriber forgets how far it jumped
-  others_are_put_back,         // what is taken again is the sample taken last, whoever has it
+  others_are_put_back,         // the sample taken last is taken again, even if another has it
   lengths_are_not_checked,     // what the control region says is believed
   lent_without_backing,        // pages are not reserved before a slot is lent
-  joins_are_not_noticed,       // a publisher trusts the cursors it knew before somebody joined
-  removed_while_open,          // nobody asks whether others have the file open before it is removed
+  joins_are_not_noticed,       // a publisher trusts the cursors it knew before a join
+  removed_while_open,          // the file is removed without asking whether others have it open
   sleep_without_flag,          // a waiter sleeps without telling publishers
   claim_without_bit,           // a consumer claims first and sets its bit afterwards
   unclaimed_positions_are_reused,  // a message is overwritten in the ring before anybody had it
@@ -36,14 +36,14 @@ enum class Canary {
   accept_by_store,             // who accepts does not look whether the claim is still its own
   claims_outlive_their_owner,  // recovery leaves the claims of the dead
   claims_of_the_living_return,  // recovery gives back claims of every consumer
-  claimed_ones_are_not_passed,  // a consumer waits behind a message that somebody else has claimed
-  release_without_hint,        // who gives a message back tells nobody to look for it
+  claimed_ones_are_not_passed,  // a consumer waits behind a message that another one has claimed
+  release_without_hint,        // giving a message back wakes no consumer
   moved_without_pin,           // nothing says later whether a letter had arrived
   lease_of_the_moment,         // a claim is taken over however short ago it was made
   reserved_ones_are_counted,   // messages die of their deliveries to a consumer that has the queue for itself
   read_on_without_bit,         // who reads a message beyond its claim says so when that has ended
-  runs_wait_for_nobody,        // who publishes many overwrites what somebody still wants
-  runs_claim_again,            // who claims many claims what somebody else has
+  runs_wait_for_nobody,        // publishing many overwrites messages that are still wanted
+  runs_claim_again,            // claiming many claims what another one has
   trace_without_check,         // a reader of the trace believes a record that has the right position
   trace_after_the_fact,        // a position of the trace is taken when the thing has happened
 };

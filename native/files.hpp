@@ -44,7 +44,7 @@ inline bool in_group(gid_t group) {
 
 // A new description of an existing file; not valid when there is none.
 inline Descriptor open_existing(const std::string& path, int access = O_RDWR) {
-  Descriptor file(open(path.c_str(), access | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));  // nobody waits for a pipe
+  Descriptor file(open(path.c_str(), access | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));  // does not wait for a pipe
   if (!file.valid()) {
     if (errno == ENOENT) return file;
     throw file_error("open", path, errno);
@@ -105,7 +105,7 @@ inline Descriptor make_unnamed(const NewFile& wanted) {
     throw file_error("reserve " + std::to_string(wanted.reserved) + " bytes for", wanted.path, errno);
   return file;
 }
-// False: somebody else was faster.
+// False: another process was faster.
 inline bool give_name(const Descriptor& file, const std::string& path) {
   const std::string unnamed = "/proc/self/fd/" + std::to_string(file.number());
   if (linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0) return true;
@@ -129,7 +129,7 @@ class NameLock {
     if (!file_.valid()) throw file_error("open", lock_path, errno);
     held_ = file_.try_lock(static_cast<off_t>(hash_bytes(name.data(), name.size()) >> 2));
   }
-  bool held() const { return held_; }  // false: somebody else is removing it
+  bool held() const { return held_; }  // false: another process is removing it
 
  private:
   Descriptor file_;

@@ -68,7 +68,7 @@ inline std::vector<ParticipantView> view_participants(const Region& region) {
   return views;
 }
 
-// Of whoever had this owner word last, alive or not; empty if the place is another one's now.
+// Of the last participant with this owner word, alive or not; empty if the place is another one's now.
 inline std::string participant_name(const Memory& memory, uint64_t owner) {
   const uint32_t index = owner_index(owner);
   if (index >= memory.layout.entries) return "";
@@ -112,7 +112,7 @@ inline RegionTotals view_totals(const Region& region) {
   return result;
 }
 
-// What a watcher wants to know again and again: whether recover() would find somebody, and whether anybody has
+// What a watcher wants to know again and again: whether recover() would find a dead participant, and whether any process has
 // the topic open.
 struct Glance {
   bool dead = false, used = false;
@@ -136,7 +136,7 @@ inline bool claim_accounted_for(const Memory& memory, uint64_t claim) {
   return entry_state(word) != EntryState::free && (entry_incarnation(word) & 0xff) == claim_incarnation(claim);
 }
 
-// Whether somebody who takes part, dead or alive, answers for what holds this slot.
+// Whether a participant, dead or alive, accounts for what holds this slot.
 inline bool accounted_for(const Memory& memory, uint32_t index) {
   const uint64_t lent = memory.slot(index).state.load_ordered();
   if (lent != 0) {

@@ -53,7 +53,7 @@ struct Settings {
 };
 static_assert(sizeof(Settings) == 56);
 
-// A futex word and who sleeps on it. `value` changes when there is news for somebody who sleeps.
+// A futex word and its sleepers. `value` changes when there is news for a sleeper.
 struct alignas(64) Signal {
   std::atomic<uint32_t> value;
   uint32_t unused;
@@ -76,7 +76,7 @@ struct alignas(64) Tracing {
 struct Label {
   char magic[8];
   uint32_t format_version;
-  uint32_t kind;  // as in the settings: whoever reads the first bytes finds it here
+  uint32_t kind;  // as in the settings: readers of the first bytes find it here
   uint64_t layout_hash;
   uint8_t uuid[16];
   char boot_id[40];
@@ -108,7 +108,7 @@ static_assert(offsetof(Header, state) == 1024 && sizeof(Header) <= kPage);
 // The words "closing" and "closed", because damage that looks like the end of a topic would remove it.
 enum class RegionState : uint64_t { open = 0, closing = 0x676e69736f6c63, closed = 0x6465736f6c63 };
 
-// A participant. `word` is {incarnation, state}; the entry belongs to whoever holds its life byte.
+// A participant. `word` is {incarnation, state}; the entry belongs to the holder of its life byte.
 struct alignas(64) Entry {
   Word word;
   Word pid;
@@ -121,7 +121,7 @@ struct alignas(64) Entry {
   // Written by the owner alone, on a line of its own.
   alignas(64) Word cursor;  // what publishers wait for, when reliable
   Word count;   // of all who ever had this entry: an owner goes on where the one before it ended, so that
-  Word missed;  // nothing has to be moved, and no total can go back, whoever dies when
+  Word missed;  // nothing has to be moved, and no total can go back, whichever process dies
   alignas(64) Word name[8];  // bytes, zero behind the last; words, because others read it while it is written
 };
 static_assert(sizeof(Entry) == 192);
@@ -134,7 +134,7 @@ constexpr EntryState entry_state(uint64_t word) { return static_cast<EntryState>
 constexpr uint64_t entry_incarnation(uint64_t word) { return word >> 8; }
 
 // How many owners of an entry died and were recovered, and which incarnation was counted last: one word, so
-// that whoever finds this incarnation in it knows that it is counted.
+// that a reader that finds this incarnation in it knows that it is counted.
 constexpr uint64_t pack_deaths(uint64_t incarnation, uint64_t count) { return incarnation << 32 | (count & 0xffffffff); }
 constexpr uint64_t deaths_of(uint64_t word) { return word & 0xffffffff; }
 

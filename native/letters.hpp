@@ -5,17 +5,17 @@
 // is pinned, whatever becomes of the message there.
 //
 //   1. claim it at home, burying or reviving;
-//   2. if it was found doomed or astray, somebody may have moved it before: look for its pin over there. Published:
+//   2. if it was found doomed or astray, another mover may have moved it before: look for its pin over there. Published:
 //      go to 5. Not published, and never will be: take the pin away;
 //   3. over there: borrow a slot, write the message, its origin, then the pin;
 //   4. publish it;
 //   5. at home: done;
 //   6. take the pin away, give the slot back.
 //
-// A mover that dies before 5 leaves the message doomed or astray at home, by recovery, so that whoever moves it next
-// looks for the pin. Nobody else takes such a message, and no lease ends a move: one mover at a time, until it is
+// A mover that dies before 5 leaves the message doomed or astray at home, by recovery, so that the next mover
+// looks for the pin. No consumer takes such a message, and no lease ends a move: one mover at a time, until it is
 // done or dead. One that dies between 5 and 6 leaves a pin for a message that is done; the next move from the same
-// queue takes it away. Where that queue was deleted, whoever moves letters of any queue does: it reads whose pins there
+// queue takes it away. Where that queue was deleted, the mover of any queue's dead letters does: it reads whose pins there
 // are, then which regions exist, and takes away those of the others. Who still moves out of a deleted region relies on
 // no pin: a message that may have been moved before stays where it is.
 #pragma once
@@ -186,7 +186,7 @@ class Mover {
     if (lent) publisher_.put_back(slot);
   }
 
-  // It is certainly not over there. Nobody is told to look for it: room over there is what it waits for.
+  // It is certainly not over there. No consumer is woken for it: room over there is what it waits for.
   void put_back(const Claimed& claimed) const {
     const ClaimState state = moving_ == ClaimState::burying ? ClaimState::doomed : ClaimState::ready;
     here_.claim(claimed.slot).exchange_if(claimed.claim, claim_as(claimed.claim, state));

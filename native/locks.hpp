@@ -3,7 +3,7 @@
 // Open-file-description locks, on the topic's own file. A lock lives exactly as long as its description, and
 // an Anchor (one page mapped through it, not inherited by forked children) keeps a description for as long as
 // the address space: through closed descriptors, until exec, unmapping or any death. A description never
-// conflicts with itself, so nobody probes through his own.
+// conflicts with itself, so no process probes through its own.
 #pragma once
 
 #include <fcntl.h>
@@ -43,7 +43,7 @@ class Descriptor {
   int number() const { return number_; }
   bool valid() const { return number_ >= 0; }
 
-  // False: somebody else holds it. Anything else that goes wrong is an error, never an answer.
+  // False: another process holds it. Anything else that goes wrong is an error, never an answer.
   bool try_lock(off_t at, bool exclusive = true) const {
     if (control(F_OFD_SETLK, exclusive ? F_WRLCK : F_RDLCK, at) == 0) return true;
     if (errno == EAGAIN || errno == EACCES) return false;

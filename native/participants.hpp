@@ -2,7 +2,7 @@
 //
 // An entry's word is {incarnation, state}. Joining: recovery byte, word still free, life byte, identity,
 // word active, recovery byte given back. Leaving: word free, then the life byte goes. So an active word whose
-// life byte is free means dead, always, and nobody else's word is ever touched but from active to dead.
+// life byte is free means dead, always, and another one's word is changed only from active to dead.
 #pragma once
 
 #include <sys/types.h>
@@ -51,7 +51,7 @@ inline void write_identity(Entry& entry, const Identity& identity) {
   for (size_t i = 0; i < std::size(name); i++) entry.name[i].store_relaxed(name[i]);
 }
 
-// Of whoever has the entry; only as true as the entry's word is the same before and after.
+// Of the owner of the entry; only as true as the entry's word is the same before and after.
 inline std::string entry_name(const Entry& entry) {
   char name[sizeof entry.name];
   for (size_t i = 0; i < std::size(entry.name); i++) {

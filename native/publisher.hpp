@@ -1,5 +1,5 @@
 // Publishing: borrow a slot, write it, and let one exchange in the ring deliver it. The producers of a queue are
-// publishers, too: only what they wait for is another thing, messages that nobody had yet instead of reliable
+// publishers, too: only what they wait for is another thing, unclaimed messages instead of reliable
 // subscribers.
 #pragma once
 
@@ -78,7 +78,7 @@ class Evicted {
   uint32_t first_ = 0, last_ = 0;
 };
 
-// Somebody whom publishers must wait for from now on: its entry or record says so already.
+// A participant that publishers must wait for from now on: its entry or record says so already.
 inline void announce_wait(const Memory& memory) { memory.header().waits.word.add(1); }
 
 class Publisher {
@@ -145,7 +145,7 @@ class Publisher {
   }
 
   // The quick way for many: publishes up to `count` small messages as long as everything is ordinary, and adds them to
-  // `published` as they go out. Ordinary is: nobody else publishes, nobody is in the way, and the slot is one that we
+  // `published` as they go out. Ordinary is: no other publishes, no one is in the way, and the slot is one that we
   // evicted and that has memory. The steps are those of try_to_borrow and try_publish; what is not ordinary is left to
   // them. `next(i)` says where message i is; a null pointer leaves it to them, too.
   struct Small {
@@ -170,8 +170,8 @@ class Publisher {
     }
   }
 
-  // In the middle of many, when somebody else has published behind our last one: let others go on for a while, if that
-  // was worth it lately. Whoever has the ring's lines to itself publishes many in the time in which two that fight for
+  // In the middle of many, when another one has published behind our last one: let others go on for a while, if that
+  // was worth it lately. A publisher that has the ring's lines to itself publishes many in the time in which two that fight for
   // them publish a few; but who publishes one at a time does not give way, and then our own turn is over at once.
   void give_way() {
     if (memory_.head().load_relaxed() == last_) return;
@@ -189,7 +189,7 @@ class Publisher {
     sched_yield();
   }
 
-  // After one or several samples: wake whoever sleeps for them. A message is for one consumer.
+  // After one or several samples: wake the sleepers for them. A message is for one consumer.
   void wake_subscribers() {
     const uint32_t count = std::exchange(unannounced_, 0);
     if (count != 0) wake_waiters(memory_.header().samples, memory_.layout.bit_words, memory_.layout.queue ? count : UINT32_MAX);
@@ -208,7 +208,7 @@ class Publisher {
     return memory_.layout.queue ? waits_in_ring(memory_, place) : blocker().has_value();
   }
 
-  // Deliver, waiting while somebody is in the way; `sleep(nanoseconds)` is one slice of waiting (wait_for_space,
+  // Deliver, waiting while a participant is in the way; `sleep(nanoseconds)` is one slice of waiting (wait_for_space,
   // without whatever lock the caller holds). The dead are never waited for: a queue's messages wait in the ring for
   // anybody, a topic's only for those that live.
   template <class Sleep>
@@ -284,7 +284,7 @@ class Publisher {
     std::atomic_thread_fence(std::memory_order_release);  // pairs with the fence of whoever copies without a bit
   }
 
-  // The slot, written but for these words, becomes the sample at a place. False: somebody else was faster.
+  // The slot, written but for these words, becomes the sample at a place. False: another one was faster.
   bool place_in_ring(const Place& place, uint32_t index, uint64_t lengths, uint64_t timestamp) {
     Slot& slot = memory_.slot(index);
     const uint64_t sequence = place.head + 1;
@@ -302,7 +302,7 @@ class Publisher {
     return true;
   }
 
-  // Releases the payload to every taker that reads this word. False: somebody else was faster.
+  // Releases the payload to every taker that reads this word. False: another one was faster.
   bool commit(const Place& place, uint32_t index, uint64_t payload, uint64_t timestamp) {
     const uint64_t sequence = place.head + 1;
     Witness witness(memory_);
@@ -313,7 +313,7 @@ class Publisher {
     return true;
   }
 
-  // Right after our own last sample, if nobody has published since; else wherever the head leads.
+  // Right after our own last sample, if no other has published since; else wherever the head leads.
   Place find_place() const {
     Word& entry = memory_.ring(last_ + 1);
     const Place place{last_, entry, entry.load_ordered()};  // pairs with the ring's exchange
@@ -347,7 +347,7 @@ class Publisher {
   }
 
   // Who would lose a sample if the one after `head` were published. Cursors only grow, so what was found
-  // once holds until it is used up, or until somebody joins: either we see the join counted, or the joiner
+  // once holds until it is used up, or until a participant joins: either we see the join counted, or the joiner
   // sees our head and starts behind what we overwrite.
   std::optional<Blocker> blocker_at(uint64_t head) {
     const uint64_t evicted = head + 1 - memory_.layout.ring;
@@ -389,7 +389,7 @@ class Publisher {
   }
 
   // Slots we evicted are tried first: nearly always the last one is free, and memory use stays with what is
-  // in use. One that is still being read waits for its turn; one that somebody else took is forgotten.
+  // in use. One that is still being read waits for its turn; one that another one took is forgotten.
   std::optional<uint32_t> find_evicted() {
     for (uint32_t tries = std::min(evicted_.size(), 8u); tries > 0; tries--) {
       const uint32_t index = evicted_.take();
@@ -399,7 +399,7 @@ class Publisher {
     return std::nullopt;
   }
 
-  // By construction there always is one, but for a queue: messages that came back are held by nobody.
+  // By construction there always is one, but for a queue: messages that came back have no holder.
   uint32_t find_slot() {
     if (const auto index = find_evicted()) return *index;
     const uint32_t slots = memory_.layout.slots;
@@ -463,7 +463,7 @@ class Publisher {
   }
 
   // The publisher's name travels in the slot, so that history names its authors after they are gone. While
-  // it is being changed the slot names nobody: a publisher killed here leaves no false signature.
+  // it is being changed the slot names no publisher: a publisher killed here leaves no false signature.
   void sign(uint32_t index) {
     Slot& slot = memory_.slot(index);
     if (signed_[index] && slot.publisher.load_relaxed() == owner_) [[likely]] return;
@@ -498,12 +498,12 @@ class Publisher {
   uint64_t last_ = 0;  // our last sample
   uint64_t gave_way_at_ = 0;  // how many samples there were then; 0: what came of it is known
   uint32_t turns_in_vain_ = 0, turns_left_out_ = 0;
-  uint32_t lost_ = 0;  // exchanges in which somebody else was faster, since we stood aside
-  uint32_t unannounced_ = 0;  // samples for which nobody was woken yet
+  uint32_t lost_ = 0;  // exchanges in which another one was faster, since we stood aside
+  uint32_t unannounced_ = 0;  // samples without a wake-up yet
   Relaxed<int64_t> slice_{kSliceNanoseconds};  // of waiting for space, the last time
   Relaxed<uint64_t> in_vain_{UINT64_MAX};      // how many samples there were then
-  int64_t recovered_at_ = 0;  // when we last looked for the dead because somebody was in the way
-  uint64_t slowest_ = 0;  // nobody waited for is before this position, as of `waits_` joins
+  int64_t recovered_at_ = 0;  // when we last looked for the dead that were in the way
+  uint64_t slowest_ = 0;  // no one to wait for is before this position, as of `waits_` joins
   uint64_t waits_ = 0;
   Relaxed<bool> starved_{false};  // the last look for a slot found none
   Relaxed<bool> closing_{false};

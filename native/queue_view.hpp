@@ -17,7 +17,7 @@ struct OwnerView {
 struct QueueView {
   uint64_t ready = 0, claimed = 0;
   uint64_t dying = 0;   // to go to the dead letters
-  uint64_t moving = 0;  // on their way to another queue, or left there by somebody who died
+  uint64_t moving = 0;  // on their way to another queue, or left there by a dead mover
   uint64_t oldest_ns = 0;  // when the oldest one that is not done was put; 0 if there is none
   uint32_t pinned = 0;  // slots that are kept until a move is over
   std::vector<OwnerView> owners;

@@ -2,12 +2,12 @@
 //
 // It appears complete or not at all: built without a name, its use byte already locked, then linked; who
 // loses the race opens the winner's. Everybody who has it open holds the use byte shared. To remove it: under
-// the name's lock, open -> closing, see that nobody else has the use byte, closing -> closed, unlink. To
+// the name's lock, open -> closing, see that no other process has the use byte, closing -> closed, unlink. To
 // attach: lock the use byte, then read the state: closing, set it back to open; closed, finish the removal and
-// start again. Forced removal goes to closed at once, and whoever still uses the topic gets Closed.
+// start again. Forced removal goes to closed at once, and those that still use the topic get Closed.
 //
-// To watch it: map it, hold no byte and change no state. Nobody notices a watcher, so it keeps no topic alive,
-// and it waits for nobody.
+// To watch it: map it, hold no byte and change no state. A watcher goes unnoticed, so it keeps no topic alive,
+// and it never waits.
 #pragma once
 
 #include <memory>
@@ -91,7 +91,7 @@ class Region : public Host {
     memory_.writable = writable_.address();
   }
 
-  // Without force only if nobody else has it open. False: somebody has.
+  // Without force only if no other process has it open; False otherwise.
   bool remove(bool force) {
     Removal result = Removal::busy;
     patiently(place_, [&] {
@@ -151,7 +151,7 @@ class Region : public Host {
     return other;
   }
 
-  // Null: somebody else was faster.
+  // Null: another process was faster.
   static std::shared_ptr<Region> create(const Place& place, const Settings& settings, const std::string& schema,
                                         const std::string& dead_letter) {
     const Layout layout(settings);
@@ -272,7 +272,7 @@ class Region : public Host {
     return state().exchange_if(closing, closed) || state().load_ordered() == closed;
   }
 
-  enum class Removal { removed, in_use, busy };  // busy: somebody else is removing it
+  enum class Removal { removed, in_use, busy };  // busy: another process is removing it
   Removal remove_now(bool force) {
     const NameLock lock(place_.lock_path, place_.name);
     if (!lock.held()) return Removal::busy;
@@ -289,7 +289,7 @@ class Region : public Host {
   void remove_quietly() {
     try {
       remove(false);
-    } catch (const Error&) {  // gone already, or being removed by somebody who is stopped: theirs to finish
+    } catch (const Error&) {  // gone already, or being removed by a stopped process, which will finish
     }
   }
 

@@ -3,7 +3,7 @@
 // Entry `sequence % ring` holds {48 bits of the sequence, 16 bits of the slot}. Publishing sample h+1 is one
 // exchange of the entry at h+1 from its last lap's word (sequence h+1-ring, or empty) to {h+1, slot}. Before
 // it the sample does not exist; after it, it is delivered to everyone. The head is moved afterwards by
-// whoever comes by, so it is behind the ring by one at most, and a head h counts only if the entry of h+1
+// any publisher that comes by, so it is behind the ring by one at most, and a head h counts only if the entry of h+1
 // still has its last lap's word. Tags are compared for equality only; a tag that is neither this lap's nor
 // the last lap's, while the head stands still, cannot be made by Hawser.
 #pragma once
@@ -48,7 +48,7 @@ inline bool delivers(const Memory& memory, uint64_t word, uint64_t sequence) {
 }
 
 // Whether the ring carries sample `head`, as it must while that is the head. Only the slot can tell heads
-// apart that have the same tag, and nobody gets that far.
+// apart that have the same tag, and no ring gets that far.
 inline bool carries_head(const Memory& memory, uint64_t head) {
   if (head == 0) return true;
   const uint64_t word = memory.ring(head).load_ordered();

@@ -2,7 +2,7 @@
 //
 // `state` says which publisher a slot is lent to; `references` has one bit per subscriber that reads it.
 // To borrow: exchange idle for my own word; then see that the ring does not carry the slot (at the position
-// its sequence names); then that nobody refers to it; in that order; put it back on either. A taker sets its
+// its sequence names); then that no one refers to it; in that order; put it back on either. A taker sets its
 // bit and then looks at the ring again, so one of the two always sees the other. In a queue the claim comes between
 // ring and references: a consumer sets its bit and then exchanges the claim, which fails once the message is done.
 #pragma once
@@ -48,10 +48,10 @@ inline void copy_racing(char* to, const uint8_t* from, size_t size) {
   for (; i < size; i++) to[i] = static_cast<char>(__atomic_load_n(from + i, __ATOMIC_RELAXED));
 }
 
-// Give a lent slot back. Releases what the owner wrote to whoever borrows it next.
+// Give a lent slot back. Releases what the owner wrote to the next borrower.
 inline void set_idle(const Memory& memory, uint32_t index) { memory.slot(index).state.store_release(0); }
 
-// In a queue: whether the message is not done, or somebody must still find out that it is here.
+// In a queue: whether the message is not done, or a mover must still find out that it is here.
 inline bool kept_by_queue(const Memory& memory, uint32_t index) {
   return !is_over(memory.claim(index).load_ordered()) || memory.origin(index).pin.load_ordered() != 0;
 }

@@ -43,7 +43,7 @@ struct SystemTime {
 #endif
 };
 
-// For one thread at a time: in Python, whoever has the GIL.
+// For one thread at a time: in Python, the holder of the GIL.
 template <class Time>
 class StopwatchOf {
  public:
@@ -107,7 +107,7 @@ class StopwatchOf {
   uint64_t last_ = 0;  // what was said last
   uint64_t looked_at_ = 0, wall_clock_ = 0;
   uint64_t good_for_ = 0;  // ticks
-  uint64_t tick_ = 0;      // in nanoseconds, times 2^kFraction; 0: nobody knows
+  uint64_t tick_ = 0;      // in nanoseconds, times 2^kFraction; 0: not known
   uint64_t last_length_ = 0;
   uint64_t measured_at_ = 0;  // on the wall clock
   Reading measured_{};

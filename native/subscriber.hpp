@@ -133,8 +133,8 @@ class Subscriber {
     __builtin_prefetch(memory_.readable + memory_.payload_at(slot), 0);
   }
 
-  // Tell the others how far we are: publishers that wait for us, and whoever looks at the topic. After leaving, the entry
-  // may be somebody else's.
+  // Tell the others how far we are: publishers that wait for us, and observers of the topic. After leaving, the entry
+  // may be another one's.
   void settle() {
     if (left_ || std::exchange(settled_, uint64_t{cursor_}) == cursor_) return;
     Entry& entry = memory_.entry(membership_.index);

@@ -13,11 +13,11 @@
 //
 // A reader goes through the positions and gives each one as read or as lost: lost when the head is a lap ahead of it,
 // or when it has been missing for a second by the reader's own calls. A writer that is slower than that finds its
-// record unread, and nobody misled.
+// record unread, and no reader misled.
 //
 // The switch is one word in the header of a region: 0, or the ring's identity and the level. While it is 0 a trace
 // point costs its load and a branch. A process maps the ring at its first record; one that cannot counts, beside the
-// switch, what it did not write. Tracing is never an error of whoever is traced.
+// switch, what it did not write. Tracing is never an error of the traced participant.
 #pragma once
 
 #include <unistd.h>
@@ -55,7 +55,7 @@ enum class TraceKind : uint64_t {
 // The value of subscribe and unsubscribe.
 constexpr uint64_t kTracedPublisher = 1, kTracedSubscriber = 2;
 
-// `looked_at`: as metadata, but nobody has asked for it for good: it ends with the last one who looks.
+// `looked_at`: as metadata, but only temporarily: it ends with the last observer.
 enum class TraceLevel : uint64_t { off = 0, metadata = 1, payload = 2, looked_at = 3 };
 constexpr uint64_t kTraceLevelBits = 3;  // of the switch
 
@@ -159,7 +159,7 @@ class TraceReader {
     }
   }
 
-  // Whoever takes the same place a lap later has moved the head before. Of the others, those that were missing along
+  // A writer that takes the same place a lap later has moved the head before. Of the others, those that were missing along
   // with the first one have been missing as long.
   bool is_lost(uint64_t position, uint64_t head, int64_t now) {
     if (position < oldest()) return true;
@@ -170,7 +170,7 @@ class TraceReader {
     return false;
   }
 
-  static constexpr uint64_t kLastPosition = uint64_t{1} << 62;  // nobody gets that far
+  static constexpr uint64_t kLastPosition = uint64_t{1} << 62;  // no ring gets that far
   TraceRing ring_;
   uint64_t holes_from_ = 0, holes_until_ = 0;  // what is missing between these
   int64_t missing_since_ = 0;
@@ -238,7 +238,7 @@ class Witness {
   }
   Witness(const Witness&) = delete;
 
-  // It has happened. `event()` is called if somebody wants to know.
+  // It has happened. `event()` is called if the event is traced.
   template <class Event>
   [[gnu::always_inline]] void tell(const Event& event) {
     if (!traced_) [[likely]] return;
@@ -254,7 +254,7 @@ class Witness {
   uint64_t position_ = TracePoint::kNoPosition;
 };
 
-// Something that nobody else could see happen before this.
+// Something that no other process could see before this.
 template <class Event>
 void trace(const Memory& memory, const Event& event) {
   if (const uint64_t traced = is_traced(memory)) [[unlikely]]
@@ -262,7 +262,7 @@ void trace(const Memory& memory, const Event& event) {
 }
 
 // From one switch to another; false: it was not `from`. Told in the ring that the region leaves and in the one that it
-// goes to: what nobody traced lies between two such records, or before or behind one.
+// goes to: what was not traced lies between two such records, or before or behind one.
 inline bool switch_tracing(const Memory& memory, uint64_t from, uint64_t to) {
   const bool another_ring = (from ^ to) & ~kTraceLevelBits;
   Witness leaving(memory, from), entering(memory, another_ring ? to : 0);

@@ -1,7 +1,7 @@
 // The file of a domain's trace: made, found, mapped (docs/formats/trace-ring.md).
 //
 // It appears complete or not at all, with all its pages: a writer can never run out of memory. It may be
-// deleted and made anew at any time: whoever has it mapped goes on writing to the one that it has until the switch
+// deleted and made anew at any time: a process that has it mapped continues to write to the one that it has until the switch
 // of the region names another, and who cannot find the one that is named writes nothing.
 #pragma once
 
@@ -92,7 +92,7 @@ class TraceFile {
     return nullptr;
   }
 
-  // Null: somebody else was faster.
+  // Null: another process was faster.
   static std::shared_ptr<TraceFile> make(const std::string& path, uint64_t records, bool group) {
     TraceLabel label{};
     std::memcpy(label.magic, kTraceMagic, sizeof kTraceMagic);

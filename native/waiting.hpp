@@ -3,8 +3,8 @@
 // Waker: make the news visible, load the waiters, and if there are any take their bits away, change the value and wake
 // those whose bits it took: all of them, or as many as the news is for. Sleeper: read the value, set my waiter bit, look
 // for news, sleep if the value is still that one. Either the waker sees the bit or the sleeper sees the news (both
-// sides are sequentially consistent), so the value need not change when nobody sleeps. Whose bit is taken is being
-// woken, so that nobody else does it again, however long it takes until it runs; it read the value before, so it does
+// sides are sequentially consistent), so the value need not change when there is no sleeper. Whose bit is taken is being
+// woken, so that no other process wakes it again, however long it takes until it runs; it read the value before, so it does
 // not fall asleep afterwards. A waker that dies in between costs a sleeper one slice of 100 ms, no more.
 #pragma once
 
@@ -36,7 +36,7 @@ inline int64_t coarse_now() { return clock_now(CLOCK_MONOTONIC_COARSE); }
 inline uint64_t wall_clock_now() { return static_cast<uint64_t>(clock_now(CLOCK_REALTIME)); }
 
 // Before sleeping, look around for a moment: what comes within it costs neither side a system call. The looks
-// are far enough apart to leave the cache line to whoever is about to write it.
+// are far enough apart to leave the cache line to the process that is about to write it.
 constexpr int64_t kSpinNanoseconds = 20'000;
 
 inline void relax() {
@@ -47,7 +47,7 @@ inline void relax() {
 #endif
 }
 
-// How long the first pause is: whoever wants many at once gives them time to gather.
+// How long the first pause is: a caller that wants many at once gives them time to gather.
 constexpr int kPausesForOne = 64;
 constexpr int kPausesForMany = 256;
 
@@ -55,7 +55,7 @@ inline void relax_for(int pauses) {
   for (int i = 0; i < pauses; i++) relax();
 }
 
-// Whether looking around has been worth it: with more processes than processors it is not, because whoever is waited
+// Whether looking around has been worth it: with more processes than processors it is not, because the process that is waited
 // for does not run meanwhile. After each time in vain it is left out more often. Threads may share one: then it is
 // right for the last of them.
 class Luck {
@@ -114,14 +114,14 @@ inline uint32_t take_waiters(Signal& signal, uint32_t words, uint32_t count) {
     uint64_t bits = signal.waiters.words[i].load_ordered();
     while (static_cast<uint32_t>(std::popcount(bits)) > count) bits &= bits - 1;
     if (bits == 0) continue;
-    bits &= signal.waiters.words[i].clear_bits(bits);  // the others are somebody else's to wake
+    bits &= signal.waiters.words[i].clear_bits(bits);  // another process wakes the others
     count -= static_cast<uint32_t>(std::popcount(bits));
     groups |= static_cast<uint32_t>(bits) | static_cast<uint32_t>(bits >> 32);
   }
   return groups;
 }
 
-// After the news is visible: wake whoever sleeps. News that is for `count` of them need not wake the others: one that
+// After the news is visible: wake the sleepers. News that is for `count` of them need not wake the others: one that
 // dies on its way to the news costs the others a slice.
 inline void wake_waiters(Signal& signal, uint32_t words, uint32_t count = UINT32_MAX) {
   if (!anybody_waits(signal, words)) [[likely]] return;
@@ -135,7 +135,7 @@ struct Sleepers {
   Luck luck;
 };
 
-// One thread's turn to sleep: the participant's flag is set until somebody wakes it, or the last of its threads is up.
+// One thread's turn to sleep: the participant's flag is set until it is woken, or the last of its threads is up.
 class Sleeper {
  public:
   Sleeper(Signal& signal, uint32_t index, Sleepers& sleepers)
@@ -151,7 +151,7 @@ class Sleeper {
   Sleeper(const Sleeper&) = delete;
 
   uint32_t value() const { return value_; }  // as it was before the flag was set
-  // Until the value is another one, somebody wakes us, a signal arrives, or the time is over.
+  // Until the value is another one, a process wakes us, a signal arrives, or the time is over.
   void sleep(uint32_t seen, int64_t nanoseconds) const {
     const int64_t until = monotonic_now() + nanoseconds;
     const timespec limit{until / 1'000'000'000, until % 1'000'000'000};
