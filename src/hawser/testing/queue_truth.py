@@ -1,8 +1,8 @@
-"""What the queue of a simulated cluster is supposed to be, said as plainly as can be, and what is told of it.
+"""The reference model of the queue in a simulated cluster, and the checks of the answers to clients.
 
-Two lists of messages, one a shelf, each with how often it was delivered and what became of it. Every
-committed entry is played on them, and must have had the result it has here. Whatever a client is told is held
-against them, and against what anybody was told before that client asked.
+Two lists have the messages and the dead letters, each with its delivery count and its outcome. Each committed
+entry is applied to them, and its result must be the same as in the state machine. Each answer to a client is
+compared with the lists, and with all answers that any client had before the request.
 """
 
 from collections import Counter

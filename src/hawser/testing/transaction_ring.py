@@ -1,8 +1,8 @@
 """The shards of transactions in a simulated run, and their clients.
 
-The first shard is the cluster that is under attack; those beside it are small, and fail in their own way. All
-share one time. Each has a topic and a queue and is a home of transactions, so the leader of the first one is
-asked to vote, decides, and is told.
+The first shard is the cluster under test; the others are small and have faults of their own. All share one
+clock. Each has a topic and a queue and is a coordinator shard, so the leader of the first one acts as a
+participant and as a coordinator.
 """
 
 from collections import Counter

@@ -1,9 +1,8 @@
-"""What transactions are supposed to do to the shards of a simulation, said as plainly as can be.
+"""The reference model of transactions in a simulation.
 
-`TransactionTruth` is one shard: what each transaction has staged there, played from the committed log. The
-whole of it happens at one entry, or nothing of it does. `Book` is all shards together: a transaction is
-decided once, committed only if every shard that takes part has promised that, and what anybody was told stays
-true.
+`TransactionTruth` is one shard: the operations that each transaction staged, from the committed log. All of
+them take effect at one entry, or none does. `Book` is all shards together: a transaction is decided once,
+commits only if every participating shard prepared it, and answers to clients stay true.
 """
 
 from collections import Counter
