@@ -59,7 +59,7 @@ def test_a_domain_that_cannot_be_read_makes_it_not_ready(local: LocalBus, tmp_pa
     [
         (["--record", "x"], "need --to"),
         (["--to", "hawser://127.0.0.1:1"], "need --to"),
-        (["--record", "x", "--to", "shm://"], "is no URL of a cluster"),
+        (["--record", "x", "--to", "shm://"], "is not the URL of a cluster"),
         (["--record", "x", "--record", "x=y", "--to", "hawser://127.0.0.1:1"], "once"),
         (["--record", "a//b", "--to", "hawser://127.0.0.1:1"], "empty part"),
         (["--record", "x=a//b", "--to", "hawser://127.0.0.1:1"], "empty part"),

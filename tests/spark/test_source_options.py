@@ -87,7 +87,7 @@ def test_topics_are_a_list_or_a_pattern() -> None:
         ({"kafka.bootstrap.servers": "h:1"}, "here it is endpoints"),
         ({"kafka.group.id": "g"}, "here it is groupId"),
         ({"endpoints": ""}, "needs option\\(.endpoints"),
-        ({"endpoints": "hawser://nowhere"}, "no URL of a cluster"),
+        ({"endpoints": "hawser://nowhere"}, "not the URL of a cluster"),
         ({"subscribe": " , "}, "needs option\\(.subscribe"),
         ({"subscribePattern": "a"}, "exclude each other"),
         ({"assign": '{"orders":[0]}'}, "subscribe and assign exclude each other"),
