@@ -1,4 +1,4 @@
-"""The bus: one process's way to topics and queues."""
+"""The bus: a process's connection to topics and queues, on one host or on a cluster."""
 
 import atexit
 import os
@@ -42,9 +42,9 @@ def connect(url: str = "shm://", *, name: str | None = None, **options: Any) -> 
     """Connect to a bus: `shm://` this user's own domain on this host, `shm:///path` that directory,
     `hawser://host:port,host:port` a cluster, of which any node will do.
 
-    `name` is this application's identity: when a run of it died, the next one with the same name
-    recovers what that left. Without one an anonymous name is made. Options: on one host `mode`: "user", or
-    "group" to share the domain with the directory's group; on a cluster those of
+    `name` is this application's identity: after a crash, its next run under the same name recovers what
+    the crashed one left. The default is an anonymous name. Options: on one host `mode`: "user", or "group"
+    to share the domain with the directory's group; on a cluster those of
     `hawser.cluster.client.settings.ClientSettings`, above all `timeout`, in seconds."""
     if is_cluster(url):
         from hawser.api.cluster.bus import ClusterBus
@@ -110,9 +110,8 @@ class Bus(ABC):
 
     @abstractmethod
     def recover(self) -> list[Recovered]:
-        """Return to every topic and queue what dead participants had of it; what was recovered. On a cluster
-        there is never anything: what a dead client had is nobody's, and the messages it held come back by
-        themselves."""
+        """Return to every topic and queue what dead participants held of it; a report of that. On a cluster
+        the report is empty: the messages that a dead client held return by themselves."""
 
     @overload
     def queue(
@@ -139,26 +138,26 @@ class Bus(ABC):
         """Names of all queues, sorted."""
 
     def transaction(self, timeout: float | None = None) -> Transaction:
-        """Begin a transaction over topics and queues; on a cluster. It is rolled back if it is not committed
-        within `timeout` seconds: 60 unless it is told otherwise, at most 3600."""
+        """Begin a transaction over topics and queues, on a cluster. It is rolled back if it is not committed
+        within `timeout` seconds: 60 by default, at most 3600."""
         raise no_transactions(self.url)
 
     def run_transaction(
         self, fn: Callable[[Transaction], T], retries: int = 5, *, timeout: float | None = None
     ) -> T:
-        """The result of `fn(transaction)`, with the transaction committed: it happens exactly once, or not
-        at all and an error says why.
+        """Run `fn(transaction)`, commit the transaction, and return the result of `fn`. The transaction takes
+        effect exactly once, or an error says why it did not.
 
-        It is run again, up to `retries` times, when it was rolled back, or when `fn` raises an error of
-        Hawser's that had no effect and may pass. So `fn` gets its messages and takes its samples itself. An
-        outcome that is unknown is asked for until it is known, and never run again before; OutcomeUnknown if
-        that is not within the transaction's `timeout`, 60 seconds unless it is told otherwise. Any other
-        error of `fn` rolls back and is raised; one behind a commit of its own is only raised."""
+        `fn` runs again, up to `retries` times, if the transaction was rolled back, or if `fn` raises a
+        retryable error of Hawser's without effect. So `fn` must get its messages and take its samples itself.
+        An unknown outcome is asked for until it is known, and `fn` does not run again before; OutcomeUnknown
+        if that takes longer than the transaction's `timeout`, 60 seconds by default. Any other error of `fn`
+        rolls back and is raised; an error after `fn` has committed is only raised."""
         raise no_transactions(self.url)
 
     @property
     def xa(self) -> "XA":
-        """This connection as a resource of an outside coordinator, which commits in two phases."""
+        """This connection as an XA resource of an outside coordinator, which commits in two phases."""
         raise no_transactions(self.url)
 
     @abstractmethod
@@ -182,7 +181,7 @@ class Bus(ABC):
         return f"<Bus {self.name!r} at {self.url}>"
 
     def _opened(self) -> None:
-        """From now on it is closed at the end of the process, if not before."""
+        """Close the bus at the end of the process, if not before."""
         _open_buses.add(self)
 
     def _require_open(self) -> None:
@@ -209,7 +208,7 @@ def codec_of(schema: Any) -> "Codec[Any] | None":
 
 
 def anonymous_name() -> str:
-    """For a bus that was given none."""
+    """The name of a bus that was given none."""
     return f"anonymous-{os.getpid()}-{os.urandom(4).hex()}"
 
 

@@ -1,4 +1,4 @@
-"""What the bus tells about itself: plain records, ready for JSON."""
+"""The state of topics, queues and domains as plain records, ready for JSON."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -98,7 +98,7 @@ class DomainFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """A position kept under a name: everything up to offset `mark` is done."""
+    """A position saved under a name: everything up to offset `mark` is done."""
 
     name: str
     mark: int
@@ -122,7 +122,7 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as it is now. `unused` are the settings given here that have no meaning in this scope.
+    """The state of a topic. `unused` are the settings given here that have no meaning in this scope.
 
     `head` and `oldest` are the newest and the oldest offset. On a cluster they cover all partitions that
     answer (one that does not has `end` 0 in `partitions`), and `participants` are the members of groups.
@@ -155,7 +155,8 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds messages of a queue: a process on one host; on a cluster a session, by a digest of its id."""
+    """A holder of messages of a queue: a process on one host; on a cluster a session, by a digest of its
+    id."""
 
     name: str
     pid: int = 0
@@ -164,7 +165,7 @@ class QueueOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as it is now. `unused` are the settings given here that have no meaning in this scope.
+    """The state of a queue. `unused` are the settings given here that have no meaning in this scope.
 
     `ready` messages wait for a consumer, `claimed` ones are held, and `dead` counts its dead letters, those
     that are yet to be moved included; what was moved to the queue that `dead_letter` names is a message of

@@ -1,7 +1,7 @@
 """Loans as numpy arrays: a slot of the topic to write into, published by leaving the `with` block.
 
-The rule behind every loan: after the publish nobody can write to the slot. A view that could is found
-before it, and then nothing is published. `Loan` itself, the plain buffer, is native.
+Invariant: after the publish nothing can write to the slot. A view that could write is found before it, and
+then nothing is published. `Loan` itself, the plain buffer, is native.
 """
 
 import sys

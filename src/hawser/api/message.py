@@ -1,4 +1,4 @@
-"""Messages of queues, as consumers get them."""
+"""Messages of queues: held by a consumer until they are accepted, released or rejected."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -19,11 +19,11 @@ OVER: Final = (Closed, Fenced, UsageError)
 
 
 class Message(Sample):
-    """A message of a queue, held by whoever got it until it is accepted, released or rejected.
+    """A message of a queue, held by its consumer until it is accepted, released or rejected.
 
-    In a `with` block it is accepted at the end, and released by an exception, which goes on whatever becomes
-    of the release. A message that is dropped without being settled is released. Settling a message whose
-    claim is lost (its lease is over, its loop went on to the next message, its session is lost, or the queue
+    A `with` block accepts it at the end, and releases it on an exception, which is raised whether or not the
+    release succeeds. A message that is dropped without being settled is released. Settling a message whose
+    claim is lost (its lease is over, its loop advanced to the next message, its session is lost, or the queue
     has another leader) raises Fenced and changes nothing: the message is, or was, delivered again. The end of
     a block raises Fenced as well. On one host the data of a message cannot be read once it is settled and no
     view of it is left; views that were made before stay valid. Key, headers and counts can always be read."""
@@ -37,21 +37,22 @@ class Message(Sample):
 
     @abstractmethod
     def accept(self) -> None:
-        """It is done, and never delivered again. To say the same again changes nothing; to say something else
-        once it is settled is a UsageError."""
+        """Acknowledge the message: it is never delivered again. Repeating the same settlement changes
+        nothing; another one is a UsageError."""
 
     @abstractmethod
     def release(self) -> None:
-        """Give it back: it is delivered again, before those put later, unless it was its last delivery."""
+        """Give the message back: it is delivered again, before later ones, unless this was its last
+        delivery."""
 
     @abstractmethod
     def reject(self) -> None:
-        """It can never be handled: it becomes a dead letter. Of a dead letter: it stays one."""
+        """Make the message a dead letter, because it can never be handled. A dead letter stays one."""
 
 
 class _Block(ABC):
-    """Accepted at the end of a `with` block. An exception releases them, and is what counts, whatever becomes
-    of the release."""
+    """Accepted at the end of a `with` block, released on an exception, which is raised whether or not the
+    release succeeds."""
 
     __slots__ = ()
 
@@ -78,11 +79,10 @@ class _Block(ABC):
 
 
 class Messages(list[Message], _Block):
-    """Messages that were got together, oldest first. `accept`, `release` and `reject` are for all of them
-    that are still held, in one step; in a `with` block they are accepted at the end, and released by an
-    exception.
+    """Messages received together, oldest first. `accept`, `release` and `reject` settle all that are still
+    held, in one step; a `with` block accepts them at the end, and releases them on an exception.
 
-    Fenced says that the claim of some was taken away: nothing changed for those, the others are settled."""
+    Fenced says that the claim of some was lost: nothing changed for those, and the others are settled."""
 
     __slots__ = ("_settle",)
 
@@ -93,15 +93,15 @@ class Messages(list[Message], _Block):
         self._settle = settle
 
     def accept(self) -> None:
-        """All that are still held are done."""
+        """Accept all that are still held."""
         self._settle(self, "accept")
 
     def release(self) -> None:
-        """Give back all that are still held."""
+        """Release all that are still held."""
         self._settle(self, "release")
 
     def reject(self) -> None:
-        """All that are still held become dead letters."""
+        """Reject all that are still held: they become dead letters."""
         self._settle(self, "reject")
 
 
@@ -114,8 +114,9 @@ class Held(Protocol):
 
 
 class Values(list[T], _Block):
-    """Copies of messages that were got together: decoded by the queue's schema, or bytes. All of them are
-    accepted, released or rejected together, as `Messages` are; dropped without a word they are released."""
+    """Copies of messages received together: decoded by the queue's schema, or bytes. All of them are
+    accepted, released or rejected together, as `Messages` are; dropped without being settled they are
+    released."""
 
     __slots__ = ("_held",)
 
@@ -124,33 +125,32 @@ class Values(list[T], _Block):
         self._held = held
 
     def accept(self) -> None:
-        """All are done."""
+        """Accept all."""
         self._held.accept()
 
     def release(self) -> None:
-        """Give them back."""
+        """Release all."""
         self._held.release()
 
     def reject(self) -> None:
-        """All become dead letters."""
+        """Reject all: they become dead letters."""
         self._held.reject()
 
 
 class ValueLoop(_Block, Iterator[T]):
-    """The values of messages, one at a time. Each is accepted when the next one is asked for: Fenced, or
-    Closed, if its claim was taken away by then, as closing the consumer does.
+    """The values of messages, one at a time. Advancing to the next value accepts the previous message: Fenced
+    or Closed if its claim was lost by then, as after closing the consumer.
 
-    For whoever leaves the loop before its end, a `with` block accepts the one it was at, and releases it if
-    there was an exception:
+    If a loop may end early, a `with` block accepts the message it was at, and releases it on an exception:
 
         with consumer.values() as values:
             for value in values:
                 if handle(value):
                     break
 
-    Without such a block it is released with the loop. It is also released when the loop is begun again, by
-    another `for` or whatever else calls `iter()`, as `islice` does: accept it before. Nothing may ask for
-    values before those it has are done, neither another thread nor anything that reads ahead.
+    Without such a block it is released with the loop. It is also released when the loop begins again, by
+    another `for` or any other call of `iter()`, as in `islice`: accept it before. Code that reads ahead, like
+    another thread or `executor.map`, would accept values before they are processed.
 
     On one host what an Arrow schema decodes is a view, which keeps its place of `max_held`: allow two or
     more. All other values are copies."""
@@ -159,12 +159,12 @@ class ValueLoop(_Block, Iterator[T]):
 
     @abstractmethod
     def accept(self) -> None:
-        """The one given out last is done. Nothing changes if there is none, or it was settled."""
+        """Accept the current message. Changes nothing if there is none, or if it is settled."""
 
     @abstractmethod
     def release(self) -> None:
-        """Give back the one given out last."""
+        """Release the current message."""
 
     @abstractmethod
     def reject(self) -> None:
-        """The one given out last becomes a dead letter."""
+        """Reject the current message: it becomes a dead letter."""

@@ -1,4 +1,4 @@
-"""Queues: each message to one consumer."""
+"""Queues: each message is delivered to one consumer at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,15 +20,15 @@ T = TypeVar("T")
 class Consumer(ABC, Generic[T]):
     """Gets messages of a queue by iteration. A context manager.
 
-    Each `for` is a separate loop, in any thread; all loops share the messages that are got ahead. A message
-    that is still held when its loop asks for the next one is released, and settling it later raises Fenced:
-    settle it before, or use `with`:
+    Each `for` is a separate loop, in any thread; all loops share the prefetched messages. A message that is
+    still held when its loop advances is released, and settling it later raises Fenced: settle it before, or
+    use `with`:
 
         for job in queue.consume():
             with job:
                 handle(job.data)
 
-    Where the value is all that is wanted of a message, `values` is shorter, and quicker on one host:
+    If only the values are needed, `values` is shorter, and faster on one host:
 
         for value in queue.consume().values():
             handle(value)
@@ -42,17 +42,17 @@ class Consumer(ABC, Generic[T]):
 
     @abstractmethod
     def __next__(self) -> Message:
-        """Wait for the next message. All callers of this method share one loop. StopIteration once this
-        consumer was closed here."""
+        """Wait for the next message. All callers of this method share one loop. StopIteration once the
+        consumer is closed."""
 
     @abstractmethod
     def values(self) -> ValueLoop[T]:
-        """A loop over values, decoded by the queue's schema, or bytes: each is accepted when the next one is
-        asked for. A message that cannot be decoded is released, and the error of its decoding raised."""
+        """A loop over values, decoded by the queue's schema, or bytes; advancing accepts the previous
+        message. A message that cannot be decoded is released, and the error is raised."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave, and give back what is held, got ahead or not."""
+        """Leave the queue, and release all held and prefetched messages."""
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +71,7 @@ class Consumer(ABC, Generic[T]):
 
 class Queue(ABC, Generic[T]):
     """A named queue: every message is delivered to one consumer at a time, oldest first, until one accepts
-    it. If that one dies, the message is delivered again. Made by `Bus.queue`; threads may share it.
+    it. If a consumer dies, its messages are delivered again. Made by `Bus.queue`; threads may share it.
 
     `T` is what it carries: anything bytes-like, or the values of its schema."""
 
@@ -108,15 +108,15 @@ class Queue(ABC, Generic[T]):
 
     @abstractmethod
     def get(self, timeout: float | None = None) -> Message | None:
-        """The oldest message that nobody holds; None if there is none within `timeout` seconds (None: wait
-        for ever). A loop over `get_many(1, timeout)` needs no test for None.
+        """The oldest ready message; None if there is none within `timeout` seconds (None: wait for ever). A
+        loop over `get_many(1, timeout)` needs no test for None.
 
         On one host Full when as many messages as `max_held` allows are held already."""
 
     @abstractmethod
     def get_many(self, count: int, timeout: float | None = None) -> Messages:
-        """The oldest messages that nobody holds, at most `count`; waits only for the first. Empty when the
-        time is over."""
+        """Up to `count` of the oldest ready messages; waits only for the first. Empty when the time is
+        over."""
 
     @abstractmethod
     def get_values(self, count: int, timeout: float | None = None) -> Values[T]:
@@ -127,30 +127,31 @@ class Queue(ABC, Generic[T]):
 
     @abstractmethod
     def consume(self, prefetch: int | None = None) -> Consumer[T]:
-        """Iterate over messages, one at a time. Up to `prefetch` are held ahead of the one given out; they
-        are nobody else's meanwhile. None is what suits the queue: none on one host, nor under a lease."""
+        """Iterate over messages, one at a time. Up to `prefetch` messages are received ahead; no other
+        consumer gets them meanwhile. The default suits the queue: no prefetch on one host, nor under a
+        lease."""
 
     @abstractmethod
     def peek(self, count: int) -> list[Sample]:
-        """Copies of the oldest `count` messages that are not done, held by somebody or not; nothing
-        changes."""
+        """Copies of the oldest `count` messages that are not accepted, held or not; nothing changes."""
 
     @abstractmethod
     def info(self) -> QueueInfo:
-        """Everything about the queue as it is now."""
+        """The queue's current state and settings."""
 
     @abstractmethod
     def dead_letters(self, *, create: bool = True) -> "Queue[T]":
-        """The queue with the messages that could not be handled: rejected, or delivered `max_deliveries`
-        times and never accepted. It is got from as any other, and has the same schema; each letter's header
-        `hawser-dead-letter` says where it comes from. If `dead_letter` names a queue, it has that of others,
-        too. Of those that are with their queue on a cluster, `put` and `delete` are UsageErrors.
+        """The queue of this queue's dead letters: messages that were rejected, or delivered `max_deliveries`
+        times and never accepted. It works like any other queue and has the same schema; the header
+        `hawser-dead-letter` of each message says where it comes from. If `dead_letter` names a queue, that
+        queue may have dead letters of other queues, too. On a cluster, `put` and `delete` of dead letters
+        that stay with their queue are UsageErrors.
 
-        The `publisher` of a letter, and of one that was retried, is whoever moved it; on a cluster it is
-        empty.
+        The `publisher` of a dead letter, and of a retried one, is the process that moved it; on a cluster it
+        is empty.
 
-        On one host, and if `dead_letter` names one, it is made with the first letter, or here; NotFound
-        without `create`."""
+        On one host, and if `dead_letter` names a queue, it is created with the first dead letter, or here;
+        NotFound without `create`."""
 
     @abstractmethod
     def retry_dead_letters(self, count: int | None = None) -> int:
@@ -171,8 +172,8 @@ class Queue(ABC, Generic[T]):
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the queue with everything that was made from this object; what `get` gave and was not settled
-        is given back. The queue itself stays."""
+        """Leave the queue with everything that was made from this object; messages that are still held are
+        released. The queue itself stays."""
 
     def __enter__(self) -> Self:
         return self

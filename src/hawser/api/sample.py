@@ -37,7 +37,7 @@ class Sample(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Let go of it; BufferError while views of it are alive."""
+        """Release the sample; BufferError while views of it are alive."""
 
     @abstractmethod
     def __bytes__(self) -> bytes: ...
@@ -47,7 +47,7 @@ class Sample(ABC):
 
     @abstractmethod
     def __bool__(self) -> Literal[True]:
-        """An empty one is a message, too."""
+        """An empty message is true, too."""
 
     @abstractmethod
     def __buffer__(self, flags: int, /) -> memoryview: ...

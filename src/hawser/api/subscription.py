@@ -35,7 +35,7 @@ class Subscription(ABC, Generic[T]):
 
     @abstractmethod
     def take_many(self, count: int, timeout: float | None = None) -> list[Sample]:
-        """The next samples that are there, at most `count`; waits only for the first."""
+        """Up to `count` available samples; waits only for the first."""
 
     @abstractmethod
     def take_value(self, timeout: float | None = None) -> T | None:
@@ -51,9 +51,8 @@ class Subscription(ABC, Generic[T]):
 
     @abstractmethod
     def take_batches(self, count: int = 1, timeout: float | None = None) -> list[Any]:
-        """The next batches that are there, at most `count`, each a pyarrow.RecordBatch with the columns key,
-        value, headers, timestamp, partition and offset; waits only for the first. Only on a cluster, where
-        topics are kept so."""
+        """Up to `count` available batches, each a pyarrow.RecordBatch with the columns key, value, headers,
+        timestamp, partition and offset; waits only for the first. Only on a cluster, which stores batches."""
 
     @property
     @abstractmethod
@@ -82,10 +81,10 @@ class Subscription(ABC, Generic[T]):
 
     @abstractmethod
     def commit(self) -> None:
-        """Keep the position reached so far for the `group`; the next member goes on behind it.
+        """Save the position reached so far for the `group`; its next member resumes behind it.
 
         On a cluster Fenced says that another member has taken over some of the messages taken since the last
-        commit, and will take them again; the others are committed, and the subscription goes on. UsageError
+        commit, and will take them again; the others are committed, and the subscription continues. UsageError
         while a transaction moves the same partitions, or if such a transaction was not committed and no
         message was taken since."""
 
@@ -125,7 +124,7 @@ class Subscription(ABC, Generic[T]):
 
 
 def check_start(history: int, start: Start) -> None:
-    """UsageError unless these say where to begin."""
+    """UsageError unless `history` and `start` are valid together."""
     check_count(history, 0, "history")
     if start is not None and history:
         raise UsageError("history and start both say where to begin; give one of them")
@@ -142,12 +141,12 @@ def check_start(history: int, start: Start) -> None:
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number from 0 on, and none too large."""
+    """Whether it is a whole number from 0 to 2**63 - 1."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
 
 
 def check_count(count: Any, least: int, what: str = "count") -> int:
-    """UsageError unless it is a whole number that is large enough, and none too large."""
+    """UsageError unless it is a whole number from `least` to 2**63 - 1."""
     if type(count) is int and least <= count <= MAX_COUNT:  # nearly always, and for every batch
         return count
     if not is_count(count) or count < least:
@@ -156,6 +155,6 @@ def check_count(count: Any, least: int, what: str = "count") -> int:
 
 
 def check_timeout(timeout: Any) -> None:
-    """UsageError unless it is a time to wait."""
+    """UsageError unless it is a valid timeout."""
     if timeout is not None and not is_wait(timeout):
         raise UsageError("timeout is seconds, 0 or more, or None to wait for ever")

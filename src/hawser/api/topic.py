@@ -56,9 +56,9 @@ class Topic(Publishing[T]):
 
         On one host `reliable` makes publishers wait rather than overwrite what was not taken; "durable" also
         while this name is not running, up to `max_lag` samples; on a cluster everything is reliable.
-        `resume` keeps the position under the bus's name for its next run; `group` keeps one under its own
-        name, moved by `commit()`, and on a cluster its members share the partitions. A kept position is gone
-        on from, wherever else the subscription would have started."""
+        `resume` saves the position under the bus's name for its next run; `group` saves one under its own
+        name, moved by `commit()`, and on a cluster its members share the partitions. A subscription resumes
+        from its saved position, if there is one, wherever else it would have started."""
 
     @abstractmethod
     def read_oldest(self, count: int, after: int = 0, *, partition: int = 0) -> ReadResult:
@@ -73,18 +73,17 @@ class Topic(Publishing[T]):
 
     @abstractmethod
     def info(self) -> TopicInfo:
-        """Everything about the topic as it is now."""
+        """The topic's current state and settings."""
 
     @abstractmethod
     def forget(self, name: str) -> bool:
-        """Drop the position kept under a name ("group:g" for the group g); False if there is none."""
+        """Delete the position saved under a name ("group:g" for the group g); False if there is none."""
 
     @abstractmethod
     def delete(self, force: bool = False) -> None:
-        """Remove this topic and its history, unless others have done so; a newer topic of the same name
-        stays. On one host UsageError while others use it, unless `force`. On a cluster the call returns when
-        the topic is gone and nodes know that, and raises at its deadline. Other users of the topic get
-        Closed."""
+        """Delete this topic and its history, unless others have; a newer topic of the same name stays. On one
+        host UsageError while others use it, unless `force`. On a cluster the call returns when nodes know
+        that the topic is gone, and raises at its deadline. Other users of the topic get Closed."""
 
     @abstractmethod
     def close(self) -> None:

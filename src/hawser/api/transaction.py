@@ -1,4 +1,4 @@
-"""Transactions: what is published and accepted in one happens as a whole, or not at all."""
+"""Transactions: everything published and accepted in one takes effect as a whole, or not at all."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +17,11 @@ TransactionState = Literal["open", "committing", "rolling back", "committed", "r
 
 
 class Work(ABC):
-    """What can be done in a transaction. Nothing of it waits for the cluster, except for messages, or while
-    much is on its way: an operation that was refused shows in the next call, or at the commit.
+    """The operations of a transaction. They do not wait for the cluster, except to get messages, or while
+    much is unacknowledged: a refused operation shows in the next call, or at the commit.
 
-    It belongs to one thread at a time. What was published is visible to nobody before the commit; the order
-    of operations is kept within one partition or queue, and there is none across them."""
+    One thread at a time may use it. Published messages are visible only after the commit. The order of
+    operations is kept within one partition or queue, but not across them."""
 
     @property
     @abstractmethod
@@ -51,10 +51,11 @@ class Work(ABC):
 
     @abstractmethod
     def get(self, queue: Queue[Any], timeout: float | None = None) -> Message | None:
-        """As `Queue.get`. A message that is not accepted before the transaction ends is then released.
+        """As `Queue.get`. A message that is not accepted when the transaction ends is released.
 
-        For a moment after a change of leaders it may be one that somebody else has accepted. To accept it,
-        too, makes the commit fail, so that nothing of this transaction happens; accept what you act upon."""
+        The read is unconfirmed: just after a change of leaders another consumer may have accepted the
+        message. Then accepting it makes the commit fail, and the transaction has no effect. So accept every
+        message that you act upon."""
 
     @abstractmethod
     def get_many(self, queue: Queue[Any], count: int, timeout: float | None = None) -> Messages:
@@ -62,8 +63,9 @@ class Work(ABC):
 
     @abstractmethod
     def accept(self, messages: Message | Sequence[Message]) -> None:
-        """Accept a message that is held, or several, if this is committed; however it was got. From here on
-        the transaction has it. If it is rolled back the message is delivered again, to whoever comes."""
+        """Accept a held message, or several, when the transaction commits, however they were received. They
+        belong to the transaction from here on. If it is rolled back they are delivered again, to any
+        consumer."""
 
 
 class Transaction(Work):
@@ -73,14 +75,14 @@ class Transaction(Work):
     @property
     @abstractmethod
     def state(self) -> TransactionState:
-        """How far it is. "unknown" if nobody said what became of its commit."""
+        """The state of the transaction; "unknown" if no shard has answered its commit."""
 
     @abstractmethod
     def commit_offsets(self, subscription: Subscription[Any]) -> None:
-        """Let the group of this subscription go on behind what was taken of it, if this is committed. If it
-        is rolled back, the subscription goes back too, and takes the same again; so call this as soon as the
-        samples are taken, before anything that may fail. A function that is run again must take them again:
-        with samples of a transaction that was not committed this raises UsageError.
+        """Move the subscription's group behind the samples taken, when the transaction commits. If it is
+        rolled back, the subscription goes back and takes the same samples again; so call this right after
+        taking them, before anything that may fail. A function that is run again must take them again: with
+        samples of a transaction that was not committed this raises UsageError.
 
         It covers the samples that any thread took. Threads that share the subscription must take samples and
         call this one at a time. If the rollback of another transaction made some of the samples void, this
@@ -88,22 +90,22 @@ class Transaction(Work):
 
     @abstractmethod
     def commit(self) -> None:
-        """Return when it is committed: a majority of each shard has it on disk, and it is visible. What is
-        for a topic that cannot be reached follows; until then a majority of another shard has it.
+        """Return when it is committed: a majority of each shard has it on disk, and it is visible. Messages
+        for a topic that cannot be reached follow later; until then a majority of another shard has them.
 
         TransactionAborted if it was rolled back, as a whole; it may be run again. OutcomeUnknown, or InDoubt
-        over several shards, if nobody says which: then it is one or the other, and must not be run again
-        before that is known: `resolve` asks. `Bus.run_transaction` does all that."""
+        over several shards, if no shard answers: do not run it again before its outcome is known; `resolve`
+        asks for it. `Bus.run_transaction` does all that."""
 
     @abstractmethod
     def resolve(self) -> bool:
-        """Whether it is committed. After OutcomeUnknown this asks what became of the commit, and has the
-        transaction rolled back if that was not done: so with False it may be run again. OutcomeUnknown, or
-        InDoubt, if still nobody says; then ask later. It is remembered for two hours."""
+        """Whether it is committed. After OutcomeUnknown this asks for the outcome, and rolls an undecided
+        transaction back: after False it may be run again. OutcomeUnknown or InDoubt if still no shard
+        answers; ask again later. The outcome is remembered for two hours."""
 
     @abstractmethod
     def rollback(self) -> None:
-        """Have nothing of it happen. Once it is over, this changes nothing."""
+        """Undo everything in it. Changes nothing once it is over."""
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +123,7 @@ class Transaction(Work):
 
 
 def no_transactions(url: str) -> UsageError:
-    """The error for whoever wants a transaction on one host."""
+    """The error for a transaction on one host."""
     return UsageError(
         f"there are no transactions on one host ({url}); connect to a cluster, "
         'hawser.connect("hawser://host:port"), or start one with `hawser up`'

@@ -1,4 +1,4 @@
-"""The XA interface: a cluster as one resource of a distributed transaction that somebody else coordinates."""
+"""The XA interface: a cluster as one resource of a distributed transaction with an outside coordinator."""
 
 from abc import ABC, abstractmethod
 from typing import Final, Literal
@@ -14,10 +14,9 @@ Vote = Literal["ok", "readonly"]
 
 
 class XAError(HawserError):
-    """A call of the XA interface that got another answer than ok. `code` says which: `not-found`,
-    `illegal-state`, `command-invalid`, `not-allowed`, `invalid-argument`, `rb-rollback`, `rb-timeout`,
-    `heur-com`, `heur-rb`, `heur-mix`. Where a person has decided just what was asked for, `outcome` is
-    "applied"."""
+    """An answer of the XA interface other than ok. Its `code`: `not-found`, `illegal-state`,
+    `command-invalid`, `not-allowed`, `invalid-argument`, `rb-rollback`, `rb-timeout`, `heur-com`, `heur-rb`
+    or `heur-mix`. If an administrator had already decided what was asked for, `outcome` is "applied"."""
 
     def __init__(self, message: str = "", code: str = "", is_applied: bool = False) -> None:
         super().__init__(message)
@@ -27,25 +26,26 @@ class XAError(HawserError):
 
 
 class XA(ABC):
-    """A bus as a resource. The bus is the session: it works in one branch at a time, and any bus may complete
-    what is prepared. An answer other than ok is an XAError; without an answer the call may be made again."""
+    """A bus as an XA resource. The bus is the session: it works in one branch at a time, and any bus may
+    complete prepared branches. An answer other than ok is an XAError; without an answer the call may be
+    repeated."""
 
     @abstractmethod
     def start(self, xid: Xid, join: bool = False, resume: bool = False) -> Work:
-        """Begin to work in a new branch, in one that others have begun (`join`), or in one that was suspended
-        here (`resume`)."""
+        """Begin to work in a new branch, in one that other sessions have begun (`join`), or in one that this
+        session has suspended (`resume`)."""
 
     @abstractmethod
     def end(self, xid: Xid, suspend: bool = False, fail: bool = False) -> None:
-        """Stop working in the branch: for good, or for a while (`suspend`), or so that it can only be rolled
-        back (`fail`, which is answered with rb-rollback). So it is if something of the work was refused.
-        Messages that were got and not accepted are released, also by `suspend`: who resumes gets others. Both
-        flags at once are refused, and change nothing."""
+        """Stop working in the branch: for good, for a while (`suspend`), or so that it can only be rolled
+        back (`fail`, which is answered with rb-rollback). Work with a refused operation ends as failed.
+        Messages that were received and not accepted are released, also by `suspend`. Both flags at once are
+        refused, and change nothing."""
 
     @abstractmethod
     def prepare(self, xid: Xid) -> Vote:
-        """Promise that the branch can be committed, however long that takes; or say that there is nothing to
-        commit ("readonly"), and forget it. rb-rollback, or rb-timeout, if it can only be rolled back."""
+        """Promise that the branch can be committed, however long that takes; or answer that there is nothing
+        to commit ("readonly"), and forget it. rb-rollback or rb-timeout if it can only be rolled back."""
 
     @abstractmethod
     def commit(self, xid: Xid, one_phase: bool = False) -> None:
@@ -57,20 +57,20 @@ class XA(ABC):
 
     @abstractmethod
     def recover(self) -> list[Xid]:
-        """Every branch that is prepared, or that a person has decided and nobody has forgotten, as it is true
-        now."""
+        """Every branch that is prepared, or heuristically decided and not forgotten; a linearizable read."""
 
     @abstractmethod
     def forget(self, xid: Xid) -> None:
-        """Forget what a person has decided about the branch."""
+        """Forget an administrator's heuristic decision about the branch."""
 
     @abstractmethod
     def set_timeout(self, xid: Xid, seconds: int) -> None:
-        """Let the branch stay unprepared for so long from here on, at most 3600; 0 is the default, 60."""
+        """Bound the time until the branch is prepared, in seconds from now: at most 3600; 0 is the default,
+        60."""
 
     @abstractmethod
     def get_timeout(self, xid: Xid) -> int:
-        """For how many seconds the branch may stay unprepared."""
+        """The bound on the time until the branch is prepared, in seconds."""
 
 
 class AsyncXA(ABC):
