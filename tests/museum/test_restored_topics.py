@@ -134,21 +134,20 @@ def test_a_group_is_not_moved_by_what_was_read_of_another_log(
     cluster: RunningCluster, topic: Any, tmp_path: Path
 ) -> None:
     """The records between were passed over: the position it was moved from was the same in both logs."""
-    consumer = cluster.connect("consumer").topic("orders")
-    with consumer.subscribe(start="earliest", group="g") as first:
-        taken(first, 4)
-        first.commit()
-    cluster.back_up(tmp_path / "with group")
+    consumer = cluster.connect("consumer")
+    member = consumer.topic("orders").subscribe(start="earliest", group="g")
+    taken(member, 4)
+    member.commit()
+    cluster.back_up(tmp_path / "with member")
     publish(topic, 5, 9)
-    member = consumer.subscribe(start="earliest", group="g")
     assert taken(member, 5) == [b"5", b"6", b"7", b"8", b"9"]
-    with stopped(cluster.buses[-1]):
-        cluster.restore(tmp_path / "with group")
+    with stopped(consumer):
+        cluster.restore(tmp_path / "with member")
         publish(topic, 10, 20)
     with pytest.raises((hawser.OffsetOutOfRange, hawser.Fenced)):
         member.commit()
     member.close()
-    with consumer.subscribe(start="earliest", group="g") as again:
+    with consumer.topic("orders").subscribe(start="earliest", group="g") as again:
         assert taken(again, 11) == [b"%d" % number for number in range(10, 21)]
 
 
