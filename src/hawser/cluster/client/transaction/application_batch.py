@@ -49,8 +49,9 @@ __all__ = [
     "query_batches",
 ]
 
-# The most unacknowledged bytes of one branch.
-_MOST_UNDER_WAY_BYTES: Final = 16 << 20
+# `stage` returns when at most so many bytes of a branch are unacknowledged. More make a task no faster, and readers
+# of the topic slower.
+_MOST_UNDER_WAY_BYTES: Final = 4 << 20
 
 
 class ApplicationBatch(NamedTuple):
