@@ -49,8 +49,8 @@ __all__ = [
     "query_batches",
 ]
 
-# `stage` returns when at most so many bytes of a branch are unacknowledged. More make a task no faster, and readers
-# of the topic slower.
+# `stage` returns when at most so many bytes of a branch are unacknowledged. More make a task no faster, and
+# readers of the topic slower.
 _MOST_UNDER_WAY_BYTES: Final = 4 << 20
 
 
