@@ -57,7 +57,7 @@ def test_a_batch_that_is_too_large_says_how_large_and_which_setting(
     cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = limited(cluster, "refused")
-    said = rf"would have [0-9]+ bytes staged on this shard, and {2 * MIB} are allowed; .* raise node.staged_bytes"
+    said = rf"would have [0-9]+ bytes staged on this shard, and {2 * MIB} are allowed; .* node.staged_bytes"
     with pytest.raises(hawser.TransactionAborted, match=said):
         Driver(cluster, monkeypatch).write(rows(4), topic="refused", txnAppId="load", txnVersion=7)
     assert count(topic) == 0
