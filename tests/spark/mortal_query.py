@@ -41,7 +41,7 @@ class DriverKilledError(Exception):
 
 class MortalQuery:
     """Reads from `source` and writes to topics: to one as a stream does, or in `foreachBatch` to each of
-    several, under one txnAppId. `rows` is the schema of both ends."""
+    several, under one txnAppId. `rows` is the schema of both ends; `meanwhile` is called at each step."""
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class MortalQuery:
         self.checkpoint = directory
         self.lives = 0
         self.rows = ROWS
+        self.meanwhile: Callable[[], None] = lambda: None
         self._patch = patch
         self._chance = chance
         self._source = source
@@ -100,6 +101,7 @@ class MortalQuery:
         return self.checkpoint / "offsets" / str(number)
 
     def _step(self) -> None:
+        self.meanwhile()
         if self._chance.random() < DEATH:
             raise DriverKilledError
 
@@ -186,7 +188,7 @@ def nodes_killed(cluster: RunningCluster, seed: int) -> Iterator[None]:
                 cluster.stop(name)
                 over.wait(chance.random() / 2)
                 cluster.start(name)
-                over.wait(chance.random())
+                over.wait(1 + chance.random())
         except BaseException as error:
             errors.append(error)
 

@@ -2,12 +2,13 @@
 it. Every row is in its target once, or an error says why it is not."""
 
 import json
+import logging
 import random
 import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ import hawser
 from hawser.spark.connection import connection
 from tests.spark.mortal_query import MortalQuery, nodes_killed
 from tests.support.cluster import RunningCluster
-from tests.support.sink import counted, prepared
-from tests.support.source import wait_for
+from tests.support.processes import LIMIT_SECONDS
+from tests.support.sink import counted, partitions_of, prepared
+from tests.support.source import trim, wait_for
 
 pytestmark = pytest.mark.timeout(600)
 
+LOST = re.compile(r"partition (\d+): records (\d+) to (\d+) \(\d+\) are no longer kept and were not read")
 TOPICS = ("source", "source/0", "source/1", "source/2", "a", "b")
 
 
@@ -69,10 +72,16 @@ class Scene:
             self.patch, self.chance, self._directory / name, given | source, *names, application=application
         )
 
+    def written(self, target: str, total: int) -> Counter[bytes]:
+        """What is in a target, which has so many rows; a leader that has just begun may say it has fewer."""
+        topic = self.topic(target)
+        wait_for(lambda: counted(topic).total() >= total, "all rows")
+        return counted(topic)
+
     def check(self, *targets: str) -> None:
         """All that was published is in each of them once, and nothing is left prepared."""
         for each in targets:
-            assert counted(self.topic(each)) == self.published, each
+            assert self.written(each, self.published.total()) == self.published, each
         wait_for(lambda: not prepared(self.cluster.url), "the end of all branches")
 
 
@@ -88,14 +97,13 @@ def one_name_and_two_targets(scene: Scene) -> None:
 
 def a_new_checkpoint_under_an_old_name(scene: Scene) -> None:
     source = scene.topic("source")
-    target = scene.topic("a")
     scene.publish(source)
     old = scene.query("old", "a", application=scene.name)
     old.run()
     scene.publish(source)
     with pytest.raises(hawser.Fenced, match="under this application's name"):
         scene.query("new", "a", application=scene.name).run()
-    assert counted(target).total() < scene.published.total()
+    assert scene.written("a", 0).total() < scene.published.total()
     old.run()
     scene.check("a")
 
@@ -104,7 +112,7 @@ def a_copied_checkpoint(scene: Scene) -> None:
     """The copy goes on under the same id. With a target of its own it writes what it reads; with the target
     of the first one it may write nothing else under a number that is taken."""
     source = scene.topic("source")
-    target, apart = scene.topic("a"), scene.topic("b")
+    _target, _apart = scene.topic("a"), scene.topic("b")
     one = scene.query("one", "a")
     scene.publish(source)
     one.run()
@@ -116,7 +124,8 @@ def a_copied_checkpoint(scene: Scene) -> None:
         scene.publish(source)
         if to == "b":
             copy.run()
-            assert counted(apart) == scene.published - before
+            expected = scene.published - before
+            assert scene.written("b", expected.total()) == expected
             continue
         one.run()
         scene.publish(source)
@@ -124,14 +133,13 @@ def a_copied_checkpoint(scene: Scene) -> None:
             copy.run()
         before = Counter(scene.published)
         one.run()
-        assert counted(target) == scene.published
+        assert scene.written("a", scene.published.total()) == scene.published
     one.run()
     scene.check("a")
 
 
 def a_checkpoint_ahead_of_the_log(scene: Scene) -> None:
     source = scene.topic("source")
-    target = scene.topic("a")
     scene.publish(source)
     query = scene.query("one", "a")
     query.run()
@@ -145,15 +153,16 @@ def a_checkpoint_ahead_of_the_log(scene: Scene) -> None:
     scene.publish(source)
     with pytest.raises(hawser.OffsetOutOfRange, match=r"So [0-9]+ records are gone"):
         query.run()
-    assert counted(target) == first
+    assert scene.written("a", first.total()) == first
     careless = scene.query("one", "a", failOnDataLoss="false")
     careless.run()
     # Partition 0 is read from its start again, and the other one goes on.
-    (again, _) = source.info().partitions
+    again, _ = partitions_of(source)
     samples = source.read_oldest(again.end - again.start, partition=0).samples
     anew = Counter(bytes(sample.data) for sample in samples)
     rest = scene.published - first
-    assert counted(target) == first + anew + (rest - anew)
+    expected = first + anew + (rest - anew)
+    assert scene.written("a", expected.total()) == expected
 
 
 def a_topic_that_is_not_listed(scene: Scene) -> None:
@@ -209,7 +218,7 @@ def a_schema_that_changes(scene: Scene) -> None:
     patient.rows = query.rows
     patient.run(publish)
     patient.run()
-    texts = counted(scene.topic("a"))
+    texts = scene.written("a", len(published))
     assert texts.pop(b"") == poison and set(texts.values()) == {1}
     rows = [json.loads(text) for text in texts]
     assert sorted(row["id"] for row in rows) == [*range(good), *range(good + poison, len(published))]
@@ -226,11 +235,49 @@ ATTACKS = (
 )
 
 
+def check_retention(scene: Scene, caplog: pytest.LogCaptureFixture) -> int:
+    """Each record is in the target once, or a line says that it was lost. Returns how many were lost."""
+    caplog.clear()
+    source = scene.topic("source")
+    places: dict[tuple[int, int], bytes] = {}
+
+    def publish() -> None:
+        scene.publish(source)
+        for number in range(2):
+            found = source.read_oldest(scene.published.total(), partition=number).samples
+            places.update({(number, sample.offset): bytes(sample.data) for sample in found})
+
+    def trim_some() -> None:
+        if scene.chance.random() < 0.2:
+            number = scene.chance.randrange(2)
+            now = partitions_of(source)[number]
+            trim(scene.cluster, source, scene.chance.randrange(now.start, now.end + 1), number)
+
+    query = scene.query("one", "a", failOnDataLoss="false")
+    query.meanwhile = trim_some
+    with caplog.at_level(logging.WARNING, "hawser.spark.source"):
+        for _ in range(4):
+            publish()
+            query.run(publish)
+        query.run()
+    written = scene.written("a", 0)
+    lost = set[bytes]()
+    for line in (each.getMessage() for each in caplog.records if each.name == "hawser.spark.source"):
+        told = LOST.search(line)
+        assert told is not None, line
+        number, first, last = map(int, told.groups())
+        lost |= {places[number, offset] for offset in range(first, last + 1)}
+    assert set(written.values()) <= {1}
+    assert scene.published.keys() == written.keys() | lost
+    return len(lost)
+
+
 @pytest.fixture
 def scenes(
-    cluster: RunningCluster, bus: hawser.Bus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Any]:
-    yield lambda seed: Scene(cluster, bus, monkeypatch, tmp_path, seed)
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[[int], Scene]:
+    bus = cluster.connect("patient", timeout=2 * LIMIT_SECONDS)
+    return lambda seed: Scene(cluster, bus, monkeypatch, tmp_path, seed)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -240,9 +287,13 @@ def test_drivers_tasks_and_nodes_die(attack: Any, scenes: Any, cluster: RunningC
         attack(scene)
 
 
+def test_retention_takes_what_is_not_read_yet(scenes: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert check_retention(scenes(1), caplog), "retention came too late for all"
+
+
 @pytest.mark.soak
 def test_drivers_tasks_and_nodes_die_for_as_long_as_told(
-    scenes: Any, cluster: RunningCluster, soak_seconds: float
+    scenes: Any, cluster: RunningCluster, caplog: pytest.LogCaptureFixture, soak_seconds: float
 ) -> None:
     until, seed = time.monotonic() + soak_seconds, random.randrange(1 << 30)
     while time.monotonic() < until:
@@ -251,4 +302,5 @@ def test_drivers_tasks_and_nodes_die_for_as_long_as_told(
         scene = scenes(seed)
         with nodes_killed(cluster, seed):
             attack(scene)
+        check_retention(scenes(seed), caplog)
         seed += 1

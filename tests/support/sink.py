@@ -13,9 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import hawser
+from hawser.api.info import PartitionInfo
 from hawser.cluster.client.admin.transactions import Stage, survey_transactions
 from hawser.spark.connection import connection
-from tests.support.source import follow
+from tests.support.source import follow, wait_for
 
 
 def copy(
@@ -66,10 +67,21 @@ def prepared(url: str) -> int:
     return sum(each.stage is Stage.PREPARED for each in survey.transactions)
 
 
+def partitions_of(topic: hawser.Topic[Any]) -> list[PartitionInfo]:
+    """As they are now. As long as nobody says where one ends it is asked again."""
+
+    def known() -> list[PartitionInfo] | None:
+        found = topic.info().partitions
+        return found if all(each.end for each in found) else None
+
+    found: list[PartitionInfo] = wait_for(known, f"the ends of {topic.name}")
+    return found
+
+
 def counted(topic: hawser.Topic[Any]) -> Counter[bytes]:
     """How often each value is in a topic."""
     found: Counter[bytes] = Counter()
-    for each in topic.info().partitions:
+    for each in partitions_of(topic):
         samples = topic.read_oldest(each.end - each.start, partition=each.partition).samples
         found.update(bytes(sample.data) for sample in samples)
     return found
