@@ -120,7 +120,7 @@ SPECIAL: dict[type[Any], dict[str, Lie]] = {
         "result": executed(r.Deleted(True)),
         "claims": lambda _: wire.encode(wire.Turned("no", ((1, 1, 1 << 40),))),
     },
-    wire.QueueLook: {"counts": with_fields(lent=9, count=1), "messages": batches_of_garbage},
+    wire.QueueLook: {"counts": with_fields(delivered=9, count=1), "messages": batches_of_garbage},
     wire.Transact: {
         "none": with_fields(results=()),
         "more": with_fields(results=(b"\xc1",) * 99),

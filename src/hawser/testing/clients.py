@@ -63,7 +63,7 @@ class Inquiry(msgspec.Struct, frozen=True):
 
 
 class Errand(msgspec.Struct, frozen=True):
-    """What a consumer wants of a shelf of the queue, or somebody of home."""
+    """What a consumer wants of a subqueue, or of the coordinator."""
 
     subqueue: int
     wanted: Get | Settlement | Lock | Inquiry
@@ -107,14 +107,14 @@ class Excerpt(msgspec.Struct, frozen=True):
 
 
 class Deliveries(msgspec.Struct, frozen=True):
-    """What a session was lent."""
+    """The messages delivered to a session."""
 
     deliveries: tuple[Delivery, ...]
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What home knows: how the transaction ended, if that is decided, and whether it knows it at all; or
-    which are prepared."""
+    """What the coordinator knows: how the transaction ended, if that is decided, and whether it knows it at
+    all; or which are prepared."""
 
     outcome: Ending | None
     prepared: tuple[TransactionId, ...] = ()

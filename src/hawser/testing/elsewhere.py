@@ -73,7 +73,7 @@ class Elsewhere:
 
 
 class ForwardedBatch:
-    """The tag of the entry that ends letters at home. No two are the same."""
+    """The tag of the entry that accepts forwarded dead letters. No two are the same."""
 
     tag = None
 
@@ -84,7 +84,7 @@ class ForwardedBatch:
         return "ForwardedBatch()"
 
     def resolve(self) -> None:
-        """What became of it shows on the shelf."""
+        """The subqueue shows its result."""
 
     def command(self) -> Command:
         return Command(Kind.QUEUE_SETTLE, self._payload, self)
@@ -106,7 +106,7 @@ class Forwarding:
         self._until = 0
 
     def tick(self, replica: Replica) -> None:
-        """Send the next letters, or the same again if nobody answered."""
+        """Send the next dead letters, or the same again without an answer."""
         leading, now = replica.node.leadership, self._cluster.clock.now
         if leading is None or not leading.ready or now < self._until:
             return

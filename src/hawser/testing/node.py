@@ -288,7 +288,7 @@ class SimNode:
             return
         if not self.paused:
             self._step(Tick())
-            self._tick_desks()
+            self._tick_dispatchers()
             self._tick_transactions()
         self.cluster.clock.after(self.cluster.drift(self._tick_duration), self._tick, incarnation)
 
@@ -312,7 +312,7 @@ class SimNode:
             # It is not here any more, which is what was asked for.
             self.cluster.network.send(to, sender, m.RetireResponse(payload.epoch))
 
-    def _tick_desks(self) -> None:
+    def _tick_dispatchers(self) -> None:
         if self.replica is None:
             return
         try:

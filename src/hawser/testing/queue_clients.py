@@ -114,7 +114,7 @@ class Consumer(Client):
 
     def compose(self) -> Sequence[Command]:
         if self._found_nothing and not self._held and self.random.random() < self.moving_share:
-            self._begin_life()  # perhaps at the other shelf
+            self._begin_life()  # perhaps at the other subqueue
         elif self.random.random() < self.dying_share:
             self.cluster.probes.count("consumer died with messages", bool(self._held))
             self._begin_life()
@@ -132,7 +132,7 @@ class Consumer(Client):
         return ()
 
     def gives_up(self) -> bool:
-        """What it asked for may have been lent to it, and never come."""
+        """Messages may have been delivered to it without arriving."""
         errand = self.errand
         asks = errand is not None and isinstance(errand.wanted, Get)
         return asks and self.random.random() < self.leaving_share
@@ -199,7 +199,7 @@ class Consumer(Client):
         return True
 
     def _is_true(self, lie: Settlement) -> bool:
-        """Whether it has guessed what was lent to it, and has not come."""
+        """Whether it has guessed a token that was delivered to it and did not arrive."""
         return self.cluster.truth.queue.delivered.issuperset((self._session, token) for token in lie.accepted)
 
     def _take(self, outcome: Deliveries) -> None:
@@ -226,7 +226,7 @@ class Consumer(Client):
 
 
 class Drain(Consumer):
-    """Accepts whatever is left on one shelf, until nothing is on any."""
+    """Accepts the messages left in one subqueue, until both are empty."""
 
     dying_share = hanging_share = lying_share = leaving_share = moving_share = 0.0
 

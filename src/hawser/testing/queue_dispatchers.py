@@ -1,6 +1,6 @@
-"""The desks of a simulated process, one a shelf, as long as it leads: what consumers ask goes through them.
+"""The dispatchers of a simulated leader, one for each subqueue; all requests of consumers go through them.
 
-They are made and dropped as `hawser.log.queue.dispatcher` asks for. Whatever is lent is compared with what a
+They are made and dropped as `hawser.log.queue.dispatcher` says. Every delivery is compared with what a
 look at every message gives.
 """
 
@@ -37,7 +37,7 @@ __all__ = ["Dispatchers", "Ending"]
 
 class Ending:
     """The tag of an entry that settles messages: who asked for it, if anybody, and what is to be told which
-    desk. No two are the same."""
+    dispatcher. No two are the same."""
 
     def __init__(
         self, dispatcher: Dispatcher, proposal: Proposal, tag: Tag | None, label: bytes = b""
@@ -63,7 +63,7 @@ class Dispatchers:
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self._dispatchers: dict[int, Dispatcher] = {}
-        # In which this process began to lead, if it has desks.
+        # The epoch in which this process began to lead, if it has dispatchers.
         self._epoch = 0
 
     def forget(self) -> None:
@@ -72,7 +72,8 @@ class Dispatchers:
         self._epoch = 0
 
     def open(self, replica: Replica) -> None:
-        """Have desks if this process leads and has applied all that came before it did, otherwise none."""
+        """Make dispatchers if this process leads and has applied all entries before its term, otherwise drop
+        them."""
         leading = replica.node.leadership
         if leading is None or replica.halted:
             self.forget()
@@ -123,7 +124,7 @@ class Dispatchers:
         return Deliveries(deliveries)
 
     def _ready(self, replica: Replica, dispatcher: Dispatcher, subqueue: int) -> list[int]:
-        """Every message that may still be lent, in order."""
+        """Every message that may still be delivered, in order."""
         part = replica.machine.part(Queue).subqueues[subqueue]
         most = self._cluster.swarm.policy.max_deliveries if subqueue == MESSAGES else 0
         delivered = {claim.offset for claim in dispatcher.claims}

@@ -264,7 +264,7 @@ class QueueTruth:
         for subqueue in (MESSAGES, DEAD_LETTERS):
             here, expected = values_of(replica, subqueue), dict(self.left(subqueue))
             if here != expected:
-                raise Violation(0, f"{replica.member} holds {here} on shelf {subqueue}, and not {expected}")
+                raise Violation(0, f"{replica.member} holds {here} in subqueue {subqueue}, and not {expected}")
 
 
 def values_of(replica: Replica, subqueue: int) -> dict[int, bytes]:

@@ -1,6 +1,6 @@
-"""The office of a simulated process: what it does about transactions as long as it leads.
+"""The transaction service of a simulated leader.
 
-The keeper of the branches and the coordinator of home are made and dropped as `hawser.transaction` asks for.
+The maintenance of branches and the coordinator are made and dropped as `hawser.transaction` asks for.
 They speak with other shards over those shards' networks, which lose what they like. A second of theirs is
 short, so that time-outs are common.
 """
@@ -198,7 +198,7 @@ class TransactionService:
         self._asked[self._number] = asked
         tag = (self.address, self._number, 0)
         commands = (msgspec.structs.replace(command, tag=tag),) if command is not None else ()
-        # What is not told is asked for; but a delivery is known to home alone.
+        # A participant asks for an outcome that it was not told, but only the coordinator knows a delivery.
         is_decision = isinstance(asked, c.Tell) and asked.kind in (Kind.BRANCH_COMMIT, Kind.BRANCH_ABORT)
         is_heard = not (is_decision and ring.unheard_share and self._random.random() < ring.unheard_share)
         if is_heard:
@@ -272,7 +272,7 @@ class TransactionService:
         return True
 
     def inquire(self, replica: Replica, inquiry: Inquiry) -> Verdict:
-        """A read of the newest state of home is served."""
+        """Serve a read of the coordinator's newest state."""
         coordinator, branches = replica.machine.part(Decisions), replica.machine.part(Branches)
         transaction = inquiry.transaction
         if transaction is None:

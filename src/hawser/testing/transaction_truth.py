@@ -81,8 +81,8 @@ class Book:
         decider: str = "",
         deliveries: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
-        """Its home has this outcome in its log, or the shard whose own branch decides; those that something
-        is delivered to have no say."""
+        """Its coordinator has this outcome in its log, or the shard whose own branch decides; those that
+        something is delivered to have no say."""
         first = self.decisions.setdefault(transaction, outcome)
         if _is_commit(first) != _is_commit(outcome):
             raise Violation(0, f"{transaction} was decided as {first.name}, and then as {outcome.name}")
@@ -116,7 +116,8 @@ class Book:
         happened.add(shard)
 
     def _decided(self, transaction: TransactionId) -> Outcome | None:
-        """What was decided: also by a home that has rolled its own branch back, or has gone on without."""
+        """What was decided: also by a coordinator that has rolled its own branch back, or has gone on
+        without."""
         coordinator = self.homes.get(transaction, "")
         is_forsaken = self._latest.get((transaction.xid, coordinator), 0) > transaction.incarnation
         if (transaction, coordinator) in self._rolled_back or is_forsaken:
@@ -183,7 +184,7 @@ class TransactionTruth:
         self.book = book
         self.branches: dict[TransactionId, _Branch] = {}
         self.outcomes: dict[TransactionId, Outcome] = {}
-        # Of each home the number of the last that it has delivered.
+        # By coordinator: the number of its last delivery.
         self._delivered: dict[str, int] = {}
         self._truth = truth
 
@@ -203,7 +204,7 @@ class TransactionTruth:
             self._stage(entry, label, result)
 
     def extend_coordinator(self, entry: Entry, result: Result, coordinator: Decisions) -> None:
-        """An entry of home is committed; all that home has decided is in the book."""
+        """Check a committed entry of the coordinator: all its decisions are in the book."""
         if entry.kind == Kind.HOME_DECIDE and isinstance(result, Finished):
             command = _read_decide(entry)
             assert command is not None
@@ -246,7 +247,7 @@ class TransactionTruth:
             self._end_alone(entry, label.id, branch, BranchCommit(counts, label.others), result.outcome)
 
     def _deliver(self, entry: Entry, label: Label, result: Result) -> None:
-        """In the order in which home has committed them, each once."""
+        """Check a delivery: in the order of the coordinator's commits, each once."""
         if not isinstance(result, Finished) or self._is_repeat(entry, label.id, result):
             return
         if label.delivery <= self._delivered.get(label.coordinator, 0):

@@ -154,7 +154,7 @@ def _check_settled(request: wire.QueueSettle, answer: wire.Executed | wire.Turne
 
 
 def _check_looked(request: wire.QueueLook, answer: wire.Looked) -> None:
-    _require(0 <= answer.lent <= answer.count, "more claimed messages than there are")
+    _require(0 <= answer.delivered <= answer.count, "more claimed messages than there are")
     _check_delivery_batches(answer.delivery_batches)
     offset = request.first
     for delivery_batch in answer.delivery_batches:

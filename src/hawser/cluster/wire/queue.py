@@ -110,7 +110,7 @@ class Looked(Body, frozen=True, tag="looked"):
     """
 
     count: int
-    lent: int
+    delivered: int
     holders: dict[str, int]
     end: int
     oldest_ns: int | None

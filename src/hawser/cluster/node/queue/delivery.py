@@ -154,16 +154,16 @@ class QueueDelivery:
         self._capacity_bytes = capacity if isinstance(capacity, int) else CAPACITY_BYTES
         self._limiting: asyncio.Future[Any] | None = None
         lease, deliveries = settings.get("lease"), settings.get("max_deliveries")
-        lending = DeliveryPolicy(
+        policy = DeliveryPolicy(
             session_duration=_milliseconds(_SESSION_SECONDS),
             lease_duration=max(1, _milliseconds(lease)) if isinstance(lease, int | float) else 0,
             max_deliveries=deliveries if isinstance(deliveries, int) else 0,
             most_held=_MOST_HELD,
         )
-        dead_letters = DeliveryPolicy(lending.session_duration, lending.lease_duration, most_held=_MOST_HELD)
+        dead_letters = DeliveryPolicy(policy.session_duration, policy.lease_duration, most_held=_MOST_HELD)
         self._dispatchers = [
             Dispatcher(self._machine, host.replica.entry, epoch, each, subqueue, queue)
-            for subqueue, each in ((MESSAGES, lending), (DEAD_LETTERS, dead_letters))
+            for subqueue, each in ((MESSAGES, policy), (DEAD_LETTERS, dead_letters))
         ]
         self._lines: list[_PendingGets] = [{}, {}]
         # For messages and for dead letters: the first offset, and when that message arrived.
