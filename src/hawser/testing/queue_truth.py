@@ -31,7 +31,7 @@ _read_limit = decoder(QueueLimit)
 
 
 class Message(msgspec.Struct):
-    """A message on a shelf, and the bytes of the batch it came with, of which it is the `place`th; `locked`
+    """A message of a subqueue, and the bytes of the batch it came with, of which it is the `place`th; `locked`
     if a transaction has it."""
 
     value: bytes
@@ -54,7 +54,7 @@ class Told(msgspec.Struct):
 
 
 class QueueTruth:
-    """The queue as committed. `shelves[s][o - 1]` is message o of shelf s."""
+    """The queue as committed. `subqueues[s][o - 1]` is message o of subqueue s."""
 
     def __init__(self) -> None:
         self.subqueues: tuple[list[Message], list[Message]] = ([], [])
@@ -264,11 +264,11 @@ class QueueTruth:
         for subqueue in (MESSAGES, DEAD_LETTERS):
             here, expected = values_of(replica, subqueue), dict(self.left(subqueue))
             if here != expected:
-                raise Violation(0, f"{replica.member} holds {here} in subqueue {subqueue}, and not {expected}")
+                raise Violation(0, f"{replica.member} holds {here} in subqueue {subqueue}, not {expected}")
 
 
 def values_of(replica: Replica, subqueue: int) -> dict[int, bytes]:
-    """The messages on a shelf of a member, by offset, as they lie in its journal."""
+    """The messages in a subqueue of a member, by offset, as they lie in its journal."""
     found: dict[int, bytes] = {}
     part = replica.machine.part(Queue).subqueues[subqueue]
     for offset in range(part.start, part.end):
