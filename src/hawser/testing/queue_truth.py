@@ -31,8 +31,8 @@ _read_limit = decoder(QueueLimit)
 
 
 class Message(msgspec.Struct):
-    """A message of a subqueue, and the bytes of the batch it came with, of which it is the `place`th; `locked`
-    if a transaction has it."""
+    """A message of a subqueue, and the bytes of the batch it came with, of which it is the `place`th;
+    `locked` if a transaction has it."""
 
     value: bytes
     batch_bytes: int
