@@ -112,7 +112,6 @@ def a_copied_checkpoint(scene: Scene) -> None:
     """The copy goes on under the same id. With a target of its own it writes what it reads; with the target
     of the first one it may write nothing else under a number that is taken."""
     source = scene.topic("source")
-    _target, _apart = scene.topic("a"), scene.topic("b")
     one = scene.query("one", "a")
     scene.publish(source)
     one.run()
