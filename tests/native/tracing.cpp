@@ -308,7 +308,7 @@ void the_tracers_place() {
   const SubscribeOptions options = keeping("traced", true);
   auto tracer = join_as_subscriber(*region, "tracer", options);
   CHECK(tracer->bit() == settings.max_subscribers);
-  CHECK(THROWN(full, join_as_subscriber(*region, "another", keeping("", true))).find("traced") != std::string::npos);
+  CHECK(THROWN(full, join_as_subscriber(*region, "another", keeping("", true))).find("traces its payloads") != std::string::npos);
   THROWN(full, join_as_subscriber(*region, "another", {}));
   for (uint64_t i = 1; i <= 3; i++) publish(*publisher, i);
   Taken taken{};
