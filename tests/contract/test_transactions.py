@@ -483,7 +483,7 @@ def test_what_does_not_belong_to_its_bus_is_refused(bus: Any, connect: Callable[
             tx.commit_offsets(here.subscribe())
     with pytest.raises(hawser.UsageError, match="does not belong to the bus"), bus.transaction() as tx:
         tx.get(jobs, 0)
-    with pytest.raises(hawser.UsageError, match="was got by another bus"), bus.transaction() as tx:
+    with pytest.raises(hawser.UsageError, match="was received by another bus"), bus.transaction() as tx:
         tx.accept(message)
     with pytest.raises(hawser.UsageError, match="cannot be accepted"), bus.transaction() as tx:
         tx.accept(b"1")

@@ -1,9 +1,9 @@
 """The API for event loops: the same names as the plain one, with `async` and `await`.
 
-What opens something (`connect`, `topic`, `queue`, `publisher`, `subscribe`, `consume`) gives an object that
-may be awaited, used in `async with`, or used at once: on one host it is open already, on a cluster its first
-use opens it. All that can wait is awaited without holding up the loop. On one host a cancelled call has not
-happened; on a cluster a publish that was not sent is never sent, and one that was sent may have happened.
+`connect`, `topic`, `queue`, `publisher`, `subscribe` and `consume` return an object that may be awaited, used
+in `async with`, or used at once: on one host it is already open, on a cluster its first use opens it. Calls
+that wait are awaited and do not block the loop. On one host a cancelled call had no effect; on a cluster an
+unsent publish is dropped, and one that was sent may take effect.
 """
 
 import asyncio
@@ -184,7 +184,7 @@ class AsyncSubscription(LazyHandle, Generic[T]):
 
     @abstractmethod
     async def take_many(self, count: int, timeout: float | None = None) -> list[Sample]:
-        """The next samples that are there, at most `count`; awaits only the first."""
+        """Up to `count` available samples; awaits only the first."""
 
     @abstractmethod
     async def take_value(self, timeout: float | None = None) -> T | None:
@@ -284,8 +284,9 @@ class AsyncBus(LazyHandle):
     def topic(
         self, name: str, *, schema: Any = None, create: bool = True, **settings: Any
     ) -> AsyncTopic[Any]:
-        """As `Bus.topic`. On a cluster this asks no node. If others have deleted the topic and made it anew,
-        the bus returns the old object until a call of that object has raised Closed, and then a new one."""
+        """As `Bus.topic`. On a cluster this asks no node. If another client has deleted and recreated the
+        topic, the bus returns the old object until a call of that object has raised Closed, and then a new
+        one."""
         return self._topic(name, schema, create, settings)
 
     @abstractmethod
@@ -322,7 +323,7 @@ class AsyncBus(LazyHandle):
     def queue(
         self, name: str, *, schema: Any = None, create: bool = True, **settings: Any
     ) -> AsyncQueue[Any]:
-        """As `Bus.queue`. If others have made the queue anew, see `topic`."""
+        """As `Bus.queue`. If another client has recreated the queue, see `topic`."""
         return self._queue(name, schema, create, settings)
 
     @abstractmethod

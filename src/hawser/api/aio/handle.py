@@ -1,4 +1,4 @@
-"""What the objects of event loops have in common: they are opened by awaiting them, or by their first use."""
+"""The base of asynchronous objects: they open when they are awaited, or at their first use."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
@@ -9,10 +9,10 @@ __all__ = ["LazyHandle"]
 
 
 class LazyHandle(ABC):
-    """Awaiting it gives itself, open; leaving its block closes it."""
+    """Awaiting it returns itself, open; leaving its block closes it."""
 
     async def _open(self) -> None:  # noqa: B027
-        """Be open; on one host there is nothing to do."""
+        """Open it; on one host it is already open."""
 
     def __await__(self) -> Generator[Any, None, Self]:
         yield from self._open().__await__()

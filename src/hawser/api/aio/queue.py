@@ -1,8 +1,7 @@
 """Queues for event loops: the same names as the plain ones, with `async` and `await`.
 
-What can wait is awaited: putting, getting, and settling, which on a cluster is a request. On one host a
-cancelled call has not happened; on a cluster a put that was not sent is never sent, and one that was sent, or
-a settlement, may have happened.
+Putting, getting and settling are awaited. On one host a cancelled call had no effect; on a cluster an unsent
+put is dropped, and one that was sent, or a settlement, may take effect.
 """
 
 import weakref
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 
 class AsyncMessage(ABC):
-    """As `Message`: `async with message`, `await message.accept()`. Dropped without a word it is released."""
+    """As `Message`: `async with message`, `await message.accept()`. Dropped unsettled it is released."""
 
     data: memoryview
     offset: int
@@ -72,7 +71,7 @@ class AsyncMessage(ABC):
     def __len__(self) -> int: ...
 
     def __bool__(self) -> Literal[True]:
-        """An empty one is a message, too."""
+        """An empty message is true, too."""
         return True
 
     async def __aenter__(self) -> Self:
@@ -164,12 +163,12 @@ class AsyncValues(list[T], _AsyncBlock):
 
 class AsyncValueLoop(_AsyncBlock, Generic[T]):
     """As `ValueLoop`: `async with consumer.values() as values`, `async for`, `await values.accept()`. For one
-    task at a time. A step that is cancelled gives out nothing, and may have accepted the one before."""
+    task at a time. A cancelled step returns no value, and may have accepted the previous message."""
 
     def __init__(self, get: Callable[[], Awaitable[AsyncMessage]]) -> None:
         self._get = get
         self._in_hand: AsyncMessage | None = None
-        # What was said of it and did not come to an end.
+        # The unfinished settlement of the current message.
         self._said: Disposition | None = None
         self._is_left = False
 
@@ -178,7 +177,7 @@ class AsyncValueLoop(_AsyncBlock, Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        """Await the next value. StopAsyncIteration once the consumer was closed here."""
+        """Await the next value. StopAsyncIteration once the consumer is closed."""
         if self._is_left:
             with suppress(*OVER):
                 await self._settle(self._said or "release")
@@ -246,8 +245,8 @@ class AsyncConsumer(LazyHandle, Generic[T]):
         return _AsyncLoop(self)
 
     async def __anext__(self) -> AsyncMessage:
-        """Await the next message. All callers of this method share one loop. StopAsyncIteration once this
-        consumer was closed here."""
+        """Await the next message. All callers of this method share one loop. StopAsyncIteration once the
+        consumer is closed."""
         return await self._step(self)
 
     @abstractmethod
@@ -255,7 +254,7 @@ class AsyncConsumer(LazyHandle, Generic[T]):
         """As `Consumer.values`."""
 
     async def _step(self, loop: "_AsyncLoop | AsyncConsumer[Any]") -> AsyncMessage:
-        """Release the message that the loop gave out last, and get its next one."""
+        """Release the loop's current message, and get the next one."""
         last, loop._last = loop._last, None
         message = None if last is None else last()
         if message is not None:
@@ -266,7 +265,7 @@ class AsyncConsumer(LazyHandle, Generic[T]):
 
     @abstractmethod
     async def _get(self) -> AsyncMessage:
-        """The next message. StopAsyncIteration once this consumer was closed here."""
+        """The next message. StopAsyncIteration once the consumer is closed."""
 
     @abstractmethod
     def _take_back(self, message: AsyncMessage) -> None:

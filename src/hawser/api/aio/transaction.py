@@ -73,11 +73,11 @@ class AsyncTransaction(AsyncWork, LazyHandle):
 
     @abstractmethod
     async def commit(self) -> None:
-        """As `Transaction.commit`. Cancelled, it goes on; it may be committed or not."""
+        """As `Transaction.commit`. A cancelled commit continues; the transaction may be committed or not."""
 
     @abstractmethod
     async def resolve(self) -> bool:
-        """As `Transaction.resolve`; also what becomes of a commit that was cancelled."""
+        """As `Transaction.resolve`; also the outcome of a cancelled commit."""
 
     @abstractmethod
     async def rollback(self) -> None:

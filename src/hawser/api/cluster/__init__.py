@@ -1,1 +1,1 @@
-"""The public names on a cluster, over its client. Imported only by who connects to one."""
+"""The public names on a cluster, over its client. Imported only when a program connects to a cluster."""

@@ -136,7 +136,7 @@ class ClusterBus(Bus):
         try:
             self._thread.call(self._client.close())
         finally:
-            # Interrupted, the other call may not have begun.
+            # If it was interrupted, the other call may not have begun.
             with suppress(Closed):
                 self._thread.post(self._client.end)
             self._thread.stop()
@@ -153,7 +153,7 @@ class ClusterBus(Bus):
 
 
 def settings_of(options: dict[str, Any]) -> ClientSettings:
-    """The options of `connect`; UsageError for those there are none of."""
+    """The options of `connect`, checked; UsageError for unknown ones."""
     known = ClientSettings.__struct_fields__
     unknown = [name for name in options if name not in known]
     if unknown:
@@ -164,7 +164,7 @@ def settings_of(options: dict[str, Any]) -> ClientSettings:
     try:
         return msgspec.convert(options, ClientSettings, strict=True)
     except msgspec.ValidationError as error:
-        raise UsageError(f"an option of connect is wrong: {error}") from error
+        raise UsageError(f"connect has an invalid option: {error}") from error
 
 
 async def _started(thread: LoopThread, addresses: list[str], name: str, settings: ClientSettings) -> Client:

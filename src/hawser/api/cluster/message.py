@@ -1,5 +1,5 @@
-"""Messages of a queue on a cluster, and the sessions that hold them: what they have in common, in threads and
-in event loops."""
+"""Messages of a queue on a cluster, and the sessions that hold them: the common part of threads and event
+loops."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ from hawser.record.record import Record
 
 __all__ = ["LentSample", "Session", "ahead_of", "take_back", "values_of"]
 
-# Got ahead by an iteration: enough to hide the way to the leader, not so many that others starve.
+# The default prefetch of an iteration: enough to hide a round trip, few enough to leave others some.
 _PREFETCH: Final = 16
 _SAID: Final = {"accept": "accepted", "release": "released", "reject": "rejected"}
 
 
 class LentSample(FetchedSample):
-    """A message with memory of its own that this session holds. Dropped without a word it is released."""
+    """A message in memory of its own, held by a session. Dropped without being settled it is released."""
 
     __slots__ = (
         "delivery_count",
@@ -32,7 +32,7 @@ class LentSample(FetchedSample):
         "__weakref__",
     )
 
-    # Lives as long as somebody has a message of it; what is only got ahead has none.
+    # A message that a caller has keeps its session alive; a prefetched one does not.
     _session: "Session"
 
     def __init__(
@@ -55,15 +55,15 @@ class LentSample(FetchedSample):
         self._queue_session.take_back(self._held_message)
 
     def _check_free(self) -> None:
-        """UsageError if a transaction says what becomes of it."""
+        """UsageError if a transaction has accepted it."""
         if self._held_message.state is State.LOCKED:
             raise UsageError(
-                f"message {self.offset} was accepted in a transaction, which says what becomes of it; commit "
-                "that or roll it back"
+                f"message {self.offset} was accepted in a transaction; commit that transaction or roll it "
+                "back"
             )
 
     def _check_said(self, disposition: Disposition) -> None:
-        """UsageError if something else has become of it."""
+        """UsageError if it was settled otherwise."""
         said = self._held_message.disposition
         if self._held_message.state is State.SETTLED and said != self._queue_session.disposition(disposition):
             raise UsageError(
@@ -75,7 +75,7 @@ class LentSample(FetchedSample):
 
 
 class Session:
-    """Gets messages, in the event loop. It is left when nobody refers to it or to a message that it gave."""
+    """A session in the event loop. It closes when nothing refers to it or to one of its messages."""
 
     def __init__(
         self, queue: QueueHandle, make: Make, prefetch: int = 0, for_transactions: bool = False
@@ -86,7 +86,7 @@ class Session:
         self._abandon.atexit = False
 
     def belongs_to(self, consumer: object) -> None:
-        """Nothing is got ahead any more when nobody refers to the consumer."""
+        """Stop prefetching when nothing refers to the consumer."""
         weakref.finalize(consumer, self.queue_session.get_nothing_ahead).atexit = False
 
     async def get(self, count: int, timeout: float | None) -> list[Any]:
@@ -97,7 +97,7 @@ class Session:
         return found
 
     async def give_back(self, messages: Sequence[LentSample]) -> None:
-        """Nobody has seen these: no delivery is counted."""
+        """Give back messages that no caller has seen: no delivery is counted."""
         self.queue_session.give_back(message._held_message for message in messages)
 
     async def close(self) -> None:
@@ -106,13 +106,13 @@ class Session:
 
 
 def take_back(message: LentSample | None) -> None:
-    """Release it if it is still held; settling it later raises an error that says that it is lost."""
+    """Release a message if it is still held; settling it later raises Fenced."""
     if message is not None:
         message._queue_session.take_back(message._held_message)
 
 
 def ahead_of(queue: QueueHandle, prefetch: int | None) -> int:
-    """How many messages an iteration gets ahead: none by itself where a lease would end meanwhile."""
+    """How many messages an iteration prefetches: by default none under a lease, which could end meanwhile."""
     if prefetch is not None:
         return prefetch
     return _PREFETCH if queue.lease_seconds == inf else 0

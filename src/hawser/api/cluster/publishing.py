@@ -39,15 +39,14 @@ def batch_of(items: Iterable[Any], keys: Iterable[bytes | None] | None, codec: "
 
 
 def _new_future() -> "Future[Receipt]":
-    """One that cannot be cancelled: the message is on its way."""
+    """A future that cannot be cancelled, because its message is being sent."""
     future: Future[Receipt] = Future()
     future.set_running_or_notify_cancel()
     return future
 
 
 def receipt_of(partitioner: Partitioner, record: Record, seconds: float) -> Receipt:
-    """Publish a message and wait for its receipt. If this is interrupted, an unsent message is not sent any
-    more."""
+    """Publish a message and wait for its receipt. If this is interrupted, an unsent message is dropped."""
     future = _new_future()
     try:
         partitioner.hand_over([record], future, seconds)
@@ -59,7 +58,7 @@ def receipt_of(partitioner: Partitioner, record: Record, seconds: float) -> Rece
 
 
 def check_exclusive(exclusive: bool) -> None:
-    """UsageError for what a publisher cannot be here."""
+    """UsageError for an exclusive publisher."""
     if exclusive:
         raise UsageError("a publisher cannot be exclusive on a cluster; leave exclusive out")
 
@@ -73,7 +72,7 @@ class ClusterPublishing(Publishing[T]):
 
     @abstractmethod
     def _producers(self) -> Partitioner:
-        """Those that publish; Closed, or a UsageError, if they must not."""
+        """The publisher's partitioner; Closed or UsageError if it must not publish."""
 
     def publish(
         self,
@@ -97,7 +96,7 @@ class ClusterPublishing(Publishing[T]):
     def _to_hand_over(
         self, data: T, key: bytes | None, headers: Mapping[str, bytes] | None, timeout: float | None
     ) -> tuple[Partitioner, Record, float]:
-        """The producers, the message and its time-out."""
+        """The partitioner, the record and its timeout."""
         partitioner = self._producers()
         record = record_of(data if self._codec is None else self._codec.encode(data), key, headers)
         return partitioner, record, self._topic.client.seconds(timeout)
@@ -148,7 +147,7 @@ class ClusterPublishing(Publishing[T]):
     def _publish_payload(
         self, data: Any, key: bytes | None, headers: Mapping[str, bytes] | None, timeout: float | None
     ) -> Receipt:
-        """Bytes that are no value of the schema but its encoding."""
+        """Publish bytes that are already encoded by the schema."""
         self._thread.check_may_wait()
         seconds = self._topic.client.seconds(timeout)
         return receipt_of(self._producers(), record_of(data, key, headers), seconds)
@@ -198,7 +197,7 @@ class ClusterPublisher(ClusterPublishing[T], Publisher[T]):
         self._thread = parent._thread
         self._own = partitioner
         self._closed = False
-        # One that nobody refers to any more leaves by itself, after what it has to publish.
+        # A publisher without references flushes and closes itself.
         self._abandon = weakref.finalize(self, parent._topic.abandon, partitioner)
         self._abandon.atexit = False
 
@@ -216,5 +215,5 @@ class ClusterPublisher(ClusterPublishing[T], Publisher[T]):
     def _producers(self) -> Partitioner:
         self._parent._producers()
         if self._closed:
-            raise Closed(f"this publisher of {self.name!r} is closed; make another one")
+            raise Closed(f"this publisher of {self.name!r} is closed; create another one")
         return self._own

@@ -92,7 +92,7 @@ class ClusterMessage(LentSample):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # What was said in the block stays, and the error of the block is what counts.
+        # A settlement in the block stays, and the error of the block is raised.
         if kind is None:
             self._settle("accept")
         else:
@@ -126,7 +126,7 @@ class ThreadSession:
         return Messages(self.get(count, timeout), self.settle)
 
     def settle(self, messages: list[Message], disposition: Disposition) -> None:
-        """Those that are still held, in one request."""
+        """Settle the messages that are still held, in one request."""
         held_message = [cast("ClusterMessage", each)._held_message for each in messages]
         self._thread.call(
             self.queue_session.settle(held_message, self.queue_session.disposition(disposition))
@@ -163,7 +163,7 @@ class _ClusterValueLoop(ValueLoop[T]):
     def __init__(self, get: Callable[[], Message]) -> None:
         self._get = get
         self._in_hand: Message | None = None
-        # What was said of it and did not come to an end.
+        # The unfinished settlement of the current message.
         self._said: Disposition | None = None
 
     def __iter__(self) -> Self:
@@ -233,7 +233,7 @@ class ClusterConsumer(Consumer[T]):
         return self._step(self)
 
     def _step(self, loop: "_ClusterLoop | ClusterConsumer[Any]") -> Message:
-        """Release the message that the loop gave out last, and get its next one."""
+        """Release the loop's current message, and get the next one."""
         last, loop._last = loop._last, None
         if last is not None:
             take_back(last())
@@ -278,10 +278,10 @@ class ClusterQueue(Queue[T]):
         self._queue = queue
         self._codec = codec
         self._unused = unused
-        # Never held over a call to the cluster. Reentrant: a signal handler may close this, whatever it has
-        # interrupted.
+        # Never held during a call to the cluster. Reentrant: a signal handler may close the queue at any
+        # time.
         self._lock = threading.RLock()
-        # For whoever gets messages, and for transactions.
+        # The session of plain gets, and the one of transactions.
         self._sessions: dict[bool, ThreadSession] = {}
         self._dead_letters: ClusterQueue[T] | None = None
         self._closed = False
@@ -341,18 +341,18 @@ class ClusterQueue(Queue[T]):
         return ClusterConsumer(self.name, ThreadSession(self._queue, self._thread, ahead))
 
     def _session(self, for_transactions: bool = False) -> ThreadSession:
-        """Its own, or the one that transactions share."""
+        """The session of plain gets, or the one that transactions share."""
         self._require_open()
         session = self._sessions.get(for_transactions)
         if session is None:
             made = ThreadSession(self._queue, self._thread, 0, for_transactions)
             with self._lock:
                 self._require_open()
-                # One that another thread has made meanwhile; the other is left.
+                # Another thread has created it meanwhile: keep that one and close this.
                 session = self._sessions.setdefault(for_transactions, made)
         return session
 
-    # Looking.
+    # Queries.
 
     def peek(self, count: int) -> list[Sample]:
         self._require_open()
@@ -377,7 +377,7 @@ class ClusterQueue(Queue[T]):
         dead_letters = self._thread.call(self._queue.dead_letters(create))
         with self._lock:
             self._require_open()
-            # Another thread may have made it meanwhile.
+            # Another thread may have created it meanwhile.
             if self._dead_letters is None or self._dead_letters._closed:
                 self._dead_letters = ClusterQueue(self._bus, dead_letters, self._codec, {})
             return self._dead_letters
@@ -430,7 +430,7 @@ async def participants(client: Client) -> list[Participant]:
 
 
 async def query_queue(queue: QueueHandle) -> tuple[Looked, list[Partition]]:
-    """The queue as it is now, and its shard."""
+    """The current state of a queue and its shard."""
     return await asyncio.gather(queue.query_contents(), queue.query())
 
 

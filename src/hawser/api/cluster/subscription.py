@@ -27,12 +27,12 @@ _MOST_GROUP_BYTES = 200
 
 
 def check_options(history: int, start: Start, group: str | None, resume: bool) -> None:
-    """UsageError for options that make no sense, or not on a cluster."""
+    """UsageError for options that are invalid, or unknown on a cluster."""
     check_start(history, start)
     if resume:
         raise UsageError("positions are kept for groups on a cluster; give group= and call commit()")
     if group is not None and not 0 < len(group) <= _MOST_GROUP_BYTES:
-        raise UsageError(f"group={group!r} is no name of 1 to {_MOST_GROUP_BYTES} characters")
+        raise UsageError(f"group={group!r} is not a name of 1 to {_MOST_GROUP_BYTES} characters")
 
 
 def member_of(consumer: Consumer) -> GroupMember:
@@ -51,7 +51,7 @@ class ClusterSubscription(Subscription[T]):
         self._consumer = consumer
         self._thread = thread
         self._closed = False
-        # One that nobody refers to any more leaves by itself.
+        # A subscription without references closes itself.
         self._abandon = weakref.finalize(self, topic.abandon, consumer)
         self._abandon.atexit = False
 
@@ -90,7 +90,7 @@ class ClusterSubscription(Subscription[T]):
         return self._take(lambda: self._consumer.next_batches(count) or None, timeout) or []
 
     def _take(self, attempt: Callable[[], Taken | None], timeout: float | None) -> Taken | None:
-        """What `attempt` finds, tried whenever something was fetched, for `timeout` seconds."""
+        """The result of `attempt`, which is tried whenever something was fetched, for `timeout` seconds."""
         check_timeout(timeout)
         self._thread.check()
         self._consumer.raise_kept_error()
@@ -118,7 +118,7 @@ class ClusterSubscription(Subscription[T]):
 
     @property
     def positions(self) -> dict[int, int]:
-        """For each partition that is read here, the offset behind the last sample taken."""
+        """The offset behind the last sample taken, for each partition that this subscription reads."""
         return self._consumer.positions
 
     @property

@@ -165,7 +165,7 @@ def read_result(found: TakeResult) -> ReadResult:
 
 
 def group_named(name: str) -> str:
-    """The group of a kept position."""
+    """The group of a saved position."""
     if not name.startswith(GROUP_PREFIX):
         raise UsageError(f'{name!r} keeps no position on a cluster; groups do: "{GROUP_PREFIX}NAME"')
     return name.removeprefix(GROUP_PREFIX)

@@ -1,6 +1,6 @@
 """Transactions on a cluster, from any thread.
 
-What is done in one is handed over to the event loop and costs no way there and back; only the end does.
+Operations are handed over to the event loop without waiting for it; only the end of the transaction waits.
 """
 
 import threading
@@ -46,12 +46,13 @@ Result = TypeVar("Result")
 _LEAST_PAUSE_SECONDS: Final = 0.01
 _MOST_PAUSE_SECONDS: Final = 1.0
 _RANDOM: Final = SystemRandom()
-# Nobody was asked to commit.
+# The states in which no shard was asked to commit.
 _UNDONE: Final = ("open", "rolling back", "rolled back")
 
 
 def check_transaction_timeout(timeout: Any) -> int:
-    """Whole seconds that a transaction may stay open; None and 0 are the default. UsageError for others."""
+    """The bound on a transaction in whole seconds; None and 0 are the default. UsageError for invalid
+    ones."""
     if timeout is None or timeout == 0:
         return DEFAULT_TIMEOUT_SECONDS
     if not isinstance(timeout, int | float) or not 0 < timeout <= MAX_TIMEOUT_SECONDS:
@@ -63,7 +64,7 @@ def check_transaction_timeout(timeout: Any) -> int:
 
 
 def foreign(what: object) -> UsageError:
-    """The error for something that was not made by the bus of a transaction."""
+    """The error for an object of another bus than the transaction's."""
     return UsageError(
         f"{what!r} does not belong to the bus of this transaction; it works with topics, queues and "
         "subscriptions that its own bus has opened"
@@ -71,8 +72,7 @@ def foreign(what: object) -> UsageError:
 
 
 def held_of(messages: Any, router: Router) -> tuple[list[Held], list[LentSample]]:
-    """The messages that somebody wants to accept; UsageError if one cannot be, in a transaction of this
-    client."""
+    """The messages to accept; UsageError if a transaction of this client cannot accept one."""
     found = list(messages) if isinstance(messages, list | tuple) else [messages]
     for message in found:
         if not isinstance(message, LentSample):
@@ -81,14 +81,14 @@ def held_of(messages: Any, router: Router) -> tuple[list[Held], list[LentSample]
             )
         if message._queue_session.router is not router:
             raise UsageError(
-                f"message {message.offset} was got by another bus; a transaction accepts what was got by its "
-                "own"
+                f"message {message.offset} was received by another bus; a transaction accepts messages of "
+                "its own bus"
             )
     return lent(found), found
 
 
 def lent(messages: Iterable[LentSample]) -> list[Held]:
-    """Messages as the client has them."""
+    """The client's sessions and held messages of these."""
     return [(message._queue_session, message._held_message) for message in messages]
 
 
@@ -98,7 +98,7 @@ class ClusterWork(Work):
     def __init__(self, thread: LoopThread, work: Workspace) -> None:
         self._thread = thread
         self._work = work
-        # What is handed over is before the end, or is refused. Reentrant: a signal handler may work, too.
+        # Operations are handed over before the end or refused. Reentrant: a signal handler may do so, too.
         self._lock = threading.RLock()
         self._is_ended = False
         self._got: list[LentSample] = []
@@ -132,7 +132,7 @@ class ClusterWork(Work):
         self._publish(opened, records)
 
     def _target(self, target: Any) -> tuple[Handle, Any]:
-        """What is published to, and how its values are encoded."""
+        """The handle to publish to, and the codec of its values."""
         if isinstance(target, ClusterTopic):
             target._require_open()
             self._check_own(target.name, target._thread)
@@ -140,7 +140,7 @@ class ClusterWork(Work):
         if isinstance(target, ClusterQueue):
             target._require_open()
             self._check_own(target.name, target._thread)
-            # Nothing is put among dead letters.
+            # Dead letters take no new messages.
             _ = target._queue.publisher
             return target._queue, target._codec
         raise foreign(target)
@@ -202,7 +202,7 @@ class ClusterWork(Work):
         return queue._session(for_transactions=True)
 
     def _keep(self, messages: Sequence[Any]) -> None:
-        """They are released at the end, unless somebody says otherwise."""
+        """Release these messages at the end, unless they are settled before."""
         with self._lock:
             if not self._is_ended:
                 self._got += messages
@@ -217,7 +217,7 @@ class ClusterWork(Work):
         self._do(self._work.accept, held, kept)
 
     def _release(self) -> None:
-        """Give back what was got and nobody wanted."""
+        """Give back messages that were received after the end."""
         got, self._got = self._got, []
         for message in got:
             message._queue_session.take_back(message._held_message)
@@ -235,7 +235,7 @@ class ClusterTransaction(ClusterWork, Transaction):
         self._ended_by: object = None
 
     def __del__(self) -> None:
-        # One that nobody refers to any more is rolled back by itself.
+        # A transaction without references is rolled back.
         if not self._is_ended:
             self._work.abandon()
 
@@ -245,7 +245,7 @@ class ClusterTransaction(ClusterWork, Transaction):
 
     def _over(self) -> UsageError:
         return UsageError(
-            f"transaction {self.id} has ended, it is {self.state}; begin another one with bus.transaction()"
+            f"transaction {self.id} has ended: it is {self.state}. Begin another one with bus.transaction()"
         )
 
     def commit_offsets(self, subscription: Subscription[Any]) -> None:
@@ -259,7 +259,7 @@ class ClusterTransaction(ClusterWork, Transaction):
             if self._is_ended:
                 self._thread.loop.call_soon_threadsafe(member.give_back, taken)
                 raise self._over()
-            # Also if it can only be rolled back: the subscription follows that.
+            # Even if it can only be rolled back: the subscription follows its end.
             self._work.hand_over(self._work.commit_offsets, member, taken)
             self._work.check()
         # The transaction has claimed the message, so that it is taken again if this error ends the block.
@@ -299,8 +299,8 @@ class ClusterTransaction(ClusterWork, Transaction):
     def _wait_for(self, end: Coroutine[Any, Any, Result]) -> Result:
         return self._thread.call(
             end,
-            f"the bus was closed before it was known what became of transaction {self.id}; ask with "
-            f"`hawser tx show {self.id}` before it is run again",
+            f"the bus was closed before the outcome of transaction {self.id} was known; check "
+            f"`hawser tx show {self.id}` before you run it again",
         )
 
     def __exit__(
@@ -330,8 +330,8 @@ class Replay:
         self._bound = _LEAST_PAUSE_SECONDS
 
     def pause_seconds(self, error: HawserError, state: TransactionState) -> float:
-        """How long to wait before the next run; the error itself if there is none: it would fail again, may
-        have had an effect, came behind a commit, or was the last."""
+        """The pause before the next run. Raises the error if there is no next run: it would fail again, may
+        have had an effect, came after a commit, or was the last."""
         if not error.retryable or error.outcome != "none" or state not in _UNDONE or not self._left:
             raise error
         self._left -= 1

@@ -44,7 +44,7 @@ _TEXTS: Final = {
     Code.HEUR_RB: "a person has rolled the branch back; forget() ends that",
     Code.HEUR_MIX: "a person has decided, and not alike everywhere; forget() ends that",
 }
-# What is the matter, and what to do, where that depends on the state.
+# The cause and the remedy, by the state of the branch.
 _SITUATIONS: Final = {
     State.UNKNOWN: "there is no such branch, or not any more; start() begins one",
     State.ASSOCIATED: "this session works in it; end it first",
@@ -72,28 +72,28 @@ _CONTRADICTIONS: Final = {
     Call.END_FAIL_SUSPEND: "to suspend and to fail exclude each other",
 }
 _BY_STATE: Final = (Code.ILLEGAL_STATE, Code.COMMAND_INVALID, Code.NOT_ALLOWED)
-# A person has done what was asked for.
+# An administrator has already decided what was asked for.
 _APPLIED: Final = (
     (Call.COMMIT, Code.HEUR_COM),
     (Call.COMMIT_ONE_PHASE, Code.HEUR_COM),
     (Call.ROLLBACK, Code.HEUR_RB),
 )
-# Answers whose value is how the branch ended.
+# Answers whose value is the outcome of the branch.
 _TELLING: Final = (Code.ILLEGAL_STATE, Code.RB_ROLLBACK, Code.RB_TIMEOUT)
 
 
 def check_xid(xid: Any) -> Xid:
     """The xid; UsageError if a coordinator cannot use it."""
     if not isinstance(xid, Xid):
-        raise UsageError(f"{xid!r} is no hawser.xa.Xid(format, global_id, branch_id)")
+        raise UsageError(f"{xid!r} is not a hawser.xa.Xid(format, global_id, branch_id)")
     xid.check()
     if xid.format in (LANE_FORMAT, APPLICATION_FORMAT):
-        raise UsageError(f"format {xid.format} of {xid} is Hawser's own; a coordinator has another one")
+        raise UsageError(f"format {xid.format} of {xid} is reserved for Hawser; use another one")
     return xid
 
 
 def _check(answer: Answered, xid: Xid, call: Call, why: str = "") -> Answered:
-    """XAError unless it is done."""
+    """XAError unless the answer is ok."""
     code = Code(answer.code)
     if code in (Code.OK, Code.READONLY):
         return answer
@@ -155,7 +155,7 @@ class XACalls:
         return _check(answer, xid, call, why)
 
     async def _situation(self, answer: Answered, xid: Xid, call: Call) -> str:
-        """Why the call is refused, as things are now; nothing if nobody says."""
+        """Why the call is refused, by the branch's current state; empty if no shard answers."""
         if call in _CONTRADICTIONS:
             return _CONTRADICTIONS[call]
         working = self._resource.working
@@ -197,7 +197,7 @@ class _ClusterBranch(ClusterWork):
 
 
 class ClusterXA(XA):
-    """Of one bus, for any thread."""
+    """The XA session of one bus, for any thread."""
 
     def __init__(self, thread: LoopThread, resource: Resource) -> None:
         self._thread = thread

@@ -1,4 +1,4 @@
-"""The bus on one host: one process's way into a domain."""
+"""The bus on one host: a process's connection to a domain."""
 
 import os
 import threading
@@ -93,8 +93,8 @@ class LocalBus(Bus):
         with self._lock:
             if self._closed:
                 return
-            # One that is closed may open another, for the dead letters of what it gives back; and one that
-            # another thread is closing stays away by itself only when that thread has the lock.
+            # Closing a queue may open another one, for the dead letters among the messages that it releases;
+            # and one that another thread is closing is removed only once that thread has the lock.
             while self._users:
                 self._users.pop(next(iter(self._users))).close()
             self._closed = True
@@ -111,7 +111,7 @@ class LocalBus(Bus):
     def _look_up(
         self, name: str, schema: Any, create: bool, asked: Request
     ) -> tuple[Region, LocalTopic[Any] | LocalQueue[Any] | None]:
-        """The region of that name, and what this bus has made of it already."""
+        """The region of that name, and this bus's object for it, if any."""
         self._require_open()
         region = self._region(name, asked.given, create)
         if asked.trace is not None:
@@ -134,7 +134,7 @@ class LocalBus(Bus):
         return region
 
     def _drop(self, name: str) -> None:
-        """Let go of what somebody deleted, so that it can be made anew."""
+        """Close a deleted topic or queue, so that it can be created again."""
         for user in [each for (key, _), each in self._users.items() if key == name]:
             user.close()
 

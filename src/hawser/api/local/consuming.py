@@ -22,7 +22,7 @@ ValueLoop.register(ValueIteration)
 
 
 class LocalConsumer(Consumer[T]):
-    """A participant that gets messages of one queue, until closed."""
+    """A participant that receives messages of one queue, until closed."""
 
     def __init__(self, name: str, native: NativeConsumer, prefetch: int) -> None:
         self.name = name
@@ -46,19 +46,19 @@ class LocalConsumer(Consumer[T]):
         self._native.close()
 
     def __del__(self) -> None:
-        # Somebody may still have a message, and with it the participant.
+        # A message that is still alive keeps the participant alive.
         self._native.give_back_ahead()
 
 
 def settle_all(consumer: NativeConsumer) -> Callable[[list[Message], Disposition], None]:
-    """What settles messages that `consumer` got together."""
+    """A function that settles messages which `consumer` received together."""
 
     calls = {"accept": consumer.accept_many, "release": consumer.release_many, "reject": consumer.reject_many}
     return lambda messages, disposition: calls[disposition](cast("list[NativeMessage]", messages))
 
 
 def end_waits(participant: NativePublisher | NativeSubscriber | NativeConsumer) -> None:
-    """Tell the event loops that wait for it that it is about to be closed."""
+    """Wake the event loops that wait for it, because it is about to be closed."""
     # While another thread imports the module, no event loop waits.
     waiting = sys.modules.get("hawser.api.local.waiter_thread")
     if waiting is not None and hasattr(waiting, "_waiting"):

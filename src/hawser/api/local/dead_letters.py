@@ -1,9 +1,9 @@
-"""Dead letters on one host: a queue of their own, made with the first of them.
+"""Dead letters on one host: a queue of their own, created with the first dead letter.
 
-A message is dying when it was rejected, or when its last allowed delivery has ended. It is never handed out
-again; whoever notices moves it, and it is moved once, whoever is killed at it. What is in the way of that
-(the letters' queue is full, or was made for smaller messages) is logged; the message keeps its place
-meanwhile, and the next one who notices tries again.
+A message is *dying* once it was rejected, or its last allowed delivery has ended. It is never delivered
+again. Any participant that notices it moves it to the dead-letter queue, exactly once even if movers are
+killed. If the dead-letter queue is full, or was created for smaller messages, that is logged; the message
+keeps its place, and the next participant that notices it tries again.
 """
 
 import time
@@ -19,9 +19,9 @@ from hawser.record.names import check_is_another
 
 __all__ = ["DeadLetters", "check_dead_letter"]
 
-# A letter says in a header where it comes from.
+# The header of a dead letter that says where it comes from.
 _HEADER_BYTES: Final = 1024
-# So long nobody tries again what was just in vain.
+# The pause after a failed attempt.
 _PAUSE_SECONDS: Final = 0.1
 _ALL: Final = (1 << 64) - 1
 
@@ -42,7 +42,7 @@ class Owner(Protocol):
 
 
 class DeadLetters:
-    """Where the dead letters of one queue go; `stay` if they are in that queue already."""
+    """The destination of one queue's dead letters; `stay` if the queue is its own."""
 
     def __init__(self, bus: Owner, region: Region) -> None:
         settings = region.settings()
@@ -56,14 +56,14 @@ class DeadLetters:
         self._paused_until = 0.0
 
     def bury(self, consumer: Consumer) -> None:
-        """Move what is dying, if that can be done now."""
+        """Move the dying messages, if that can be done now."""
         if time.monotonic() < self._paused_until:
             return
         try:
             self._bury(consumer)
             self._problem = ""
         except Closed:
-            # The bus is, or the letters' queue was deleted this moment.
+            # The bus is closed, or the dead-letter queue was just deleted.
             self._paused_until = time.monotonic() + _PAUSE_SECONDS
         except HawserError as error:
             self._paused_until = time.monotonic() + _PAUSE_SECONDS
@@ -77,7 +77,7 @@ class DeadLetters:
     def _bury(self, consumer: Consumer) -> None:
         target = self.open()
         self._unpin_deleted(target)
-        # Only while it moves: nobody is to be told of producers that do not produce.
+        # Joined only while it moves: an idle producer must not show up among the participants.
         publisher = target.publisher(self._bus.name)
         try:
             consumer.bury(publisher, self._as_letter)
@@ -85,7 +85,7 @@ class DeadLetters:
             publisher.close()
 
     def retry(self, publisher: Publisher, count: int | None) -> int:
-        """Move letters of this queue back to it, as far as there is room; how many were."""
+        """Move dead letters back to this queue while there is room; returns how many."""
         if self.stay:
             raise UsageError(f"{self.name!r} holds dead letters itself; retry them at the queue they are of")
         try:
@@ -99,7 +99,7 @@ class DeadLetters:
             consumer.close()
 
     def count(self) -> int:
-        """How many there are; those in a queue that `dead_letter` names are counted there."""
+        """The number of dead letters here; those in a queue that `dead_letter` names are counted there."""
         region = self._bus._domain.watch(self.name) if self._own else None
         if region is None or region.kind != "queue":
             return 0
@@ -107,16 +107,16 @@ class DeadLetters:
         return int(state["ready"] + state["claimed"] + state["moving"])
 
     def open(self) -> Region:
-        """Their queue, which stays open in this bus; made if there is none, taken as it is otherwise."""
+        """The dead-letter queue, which stays open in this bus; created if there is none."""
         made = self._bus._domain.open_or_create(self.name, {"kind": "queue"}, self._settings)
         try:
             return self._opened()
         finally:
-            # Not before: an ephemeral one would be gone.
+            # Not before: an ephemeral queue would be removed.
             made.close()
 
     def _opened(self) -> Region:
-        """The same; NotFound if there is none."""
+        """The dead-letter queue; NotFound if there is none."""
         return self._bus._queue(self.name, None, False, {})._region
 
     def _unpin_deleted(self, target: Region) -> None:
@@ -132,14 +132,15 @@ class DeadLetters:
         return with_origin(metadata, self._source.name, offset, deliveries)
 
     def _as_message(self, metadata: bytes, offset: int, deliveries: int) -> bytes | None:
-        """None for a letter of another queue; one that does not say is this queue's only in its own."""
+        """None for a dead letter of another queue. One without an origin belongs to this queue only in its
+        own dead-letter queue."""
         origin = dead_letter_origin(metadata)
         ours = self._own if origin is None else origin == self._source.name
         return without_origin(metadata) if ours else None
 
 
 def check_dead_letter(domain: Domain, name: str, given: RegionSettings, create: bool) -> None:
-    """UsageError if a queue of that name could not have its dead letters where they should go."""
+    """UsageError if the dead letters of such a queue cannot go to their destination."""
     target = _name_of_dead_letters(name, given)
     check_is_another(name, target)
     if given.get("dead_letter"):
@@ -150,8 +151,8 @@ def check_dead_letter(domain: Domain, name: str, given: RegionSettings, create: 
             check_topic_name(target)
         except UsageError as error:
             raise UsageError(
-                f"queue {name!r} would have its dead letters in {target!r}, and {error}; choose a shorter "
-                "name, or give a dead_letter"
+                f"the dead letters of queue {name!r} would go to {target!r}: {error}; choose a shorter name, "
+                "or give a dead_letter"
             ) from None
 
 
@@ -160,7 +161,7 @@ def _name_of_dead_letters(queue: str, settings: RegionSettings) -> str:
 
 
 def _settings_of_dead_letters(name: str, queue: RegionSettings) -> RegionSettings:
-    """As the queue's; letters stay where they are, and every consumer may have one to put there."""
+    """The settings of the dead-letter queue: the queue's, with room for a mover in each consumer."""
     numbers = {key: int(value) for key, value in queue.items() if isinstance(value, int)}
     bounds = QUEUE_SETTING_BOUNDS
     return {

@@ -74,7 +74,7 @@ class LocalQueue(Queue[T]):
         self._dead_letters = DeadLetters(bus, region)
         self._own_producer: NativePublisher | None = None
         self._own_consumer: NativeConsumer | None = None
-        # Weak, so that a consumer nobody refers to any more leaves by itself.
+        # Weak: a consumer without references closes itself.
         self._joined: weakref.WeakSet[LocalConsumer[T]] = weakref.WeakSet()
         self._closed = False
 
@@ -167,7 +167,7 @@ class LocalQueue(Queue[T]):
 
     @property
     def holds_dead_letters(self) -> bool:
-        """Whether nothing in it can die, because dead letters are what it holds."""
+        """Whether it holds dead letters, which cannot become dead letters again."""
         return self._dead_letters.stay
 
     def forget(self, name: str) -> bool:
@@ -237,14 +237,14 @@ class LocalQueue(Queue[T]):
             return own
 
     def _check_joined(self, own: NativePublisher | NativeConsumer) -> None:
-        """Closed, if a signal handler has closed this while it joined; the participant is closed, too."""
+        """Closed if a signal handler has closed the queue during the join; closes the participant, too."""
         if self._closed:
             self._end()
             own.close()
             raise self._closed_here()
 
     def reserve(self) -> NativeConsumer:
-        """The only consumer there is from now on, and after its death until `forget`; for a recorder.
+        """Become the queue's only consumer, even after a crash, until `forget`; for a recorder.
         UsageError while there are others, or if the queue is reserved by another name."""
         with self._lock:
             self._require_open()

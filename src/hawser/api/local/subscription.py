@@ -121,7 +121,7 @@ class SubscribeOptions(NamedTuple):
 def join(
     region: Region, name: str, named: bool, options: SubscribeOptions, codec: "Codec[Any] | None"
 ) -> Subscriber:
-    """Join a topic as subscriber `name`; UsageError for options that make no sense, or not together."""
+    """Join a topic as subscriber `name`; UsageError for options that are invalid, or invalid together."""
     settings = region.settings()
     _check(options, int(settings["max_held"]))
     _check_max_lag(options)

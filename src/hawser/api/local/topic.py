@@ -47,11 +47,11 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
         self._region = region
         self._codec = codec
         self._unused = unused
-        # Reentrant: a signal handler may close this, whatever it has interrupted. So a participant is kept
-        # first, and then closed if this was closed meanwhile.
+        # Reentrant: a signal handler may close the topic at any time. So a participant is kept first, and
+        # then closed if the topic was closed meanwhile.
         self._lock = threading.RLock()
         self._own_publisher: NativePublisher | None = None
-        # Weak, so that a participant nobody refers to any more leaves by itself.
+        # Weak: a participant without references closes itself.
         self._joined: weakref.WeakSet[LocalPublisher[T] | LocalSubscription[T]] = weakref.WeakSet()
         self._closed = False
 
@@ -157,15 +157,15 @@ class LocalTopic(LocalPublishing[T], Topic[T]):
         self._bus.release(self)
 
     def _end(self) -> NativePublisher | None:
-        """Publish nothing more through the own participant; returns it."""
+        """Stop publishing through the topic's own participant, and return it."""
         for name in ("publish", "loan"):
             vars(self).pop(name, None)
         own, self._own_publisher = self._own_publisher, None
         return own
 
     def _keep(self, participant: LocalPublisher[T] | LocalSubscription[T]) -> None:
-        """Have it leave when the topic closes. If another thread has closed the topic meanwhile, it leaves at
-        once and Closed is raised."""
+        """Close a participant together with the topic. If another thread has closed the topic meanwhile, it
+        is closed at once, and Closed is raised."""
         with self._lock:
             self._joined.add(participant)
             if not self._closed:

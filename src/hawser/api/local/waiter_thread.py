@@ -1,8 +1,8 @@
-"""Waiting in event loops: one thread per process sleeps for all of them.
+"""The thread that sleeps in native waits for all event loops of a process.
 
-The thread takes and publishes nothing: it only tells a loop that there may be something to do, and the
-loop tries by itself. So a waiter that is cancelled has taken nothing, and whoever is told in vain waits
-again. The thread ends when nobody has waited for a while.
+The thread takes and publishes nothing: it wakes a loop that may have something to do, and the loop tries by
+itself. So a cancelled waiter has taken nothing, and one that was woken in vain waits again. The thread ends
+after some time without waiters.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ R = TypeVar("R")
 Endpoint = Subscriber | Publisher | Consumer
 _Ticket = tuple[asyncio.AbstractEventLoop, "asyncio.Future[bool]"]
 
-# Bounds one sleep of the thread; news and new waiters end it at once.
+# The longest sleep of the thread; events and new waiters end it at once.
 _SLEEP_SECONDS: Final = 1.0
 # After so many results without a pause the other tasks of the loop get their turn.
 _TURN: Final = 64
-# Full so often in a row with no subscriber in the way is for another reason, which waiting does not cure.
+# After so many Full in a row without a slow subscriber the cause is another one, which waiting does not cure.
 _FULL_IN_A_ROW: Final = 10
 
 _results = 0
 
 
 async def until(attempt: Callable[[], R | None], endpoint: Endpoint, timeout: float | None) -> R | None:
-    """The first result of `attempt` that is not None, tried whenever `endpoint` has news; None when
-    `timeout` seconds are over. Cancelled, it has not called `attempt` in vain."""
+    """The first result of `attempt` that is not None; it is tried whenever `endpoint` has an event. None
+    after `timeout` seconds. A cancellation loses no result."""
     global _results
     _results += 1
     if _results % _TURN == 0:
@@ -64,7 +64,7 @@ async def until_space(attempt: Callable[[], R], publisher: Publisher, timeout: f
             return attempt()
         except Full as error:
             refused = error
-            # A queue may be full again and again, for others; a topic only for who has too many loans.
+            # Other producers may fill a queue again and again; a topic stays full only with too many loans.
             in_a_row = in_a_row + 1 if publisher.kind == "publisher" and Waiter().wait([publisher], 0) else 0
             if in_a_row > _FULL_IN_A_ROW:
                 raise
@@ -92,12 +92,12 @@ async def ready(endpoint: Endpoint, timeout: float | None = None) -> bool:
 
 
 def end(endpoint: Endpoint) -> None:
-    """Tell whoever waits for `endpoint` that it is about to be closed."""
+    """Wake the waiters of `endpoint`, because it is about to be closed."""
     _waiting.end(endpoint)
 
 
 class _WaitingThread:
-    """Who waits for what, and the thread that sleeps for them."""
+    """The waiters by endpoint, and the thread that sleeps for them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -127,7 +127,7 @@ class _WaitingThread:
         self._waiter.wake()
 
     def stop(self) -> None:
-        """End the thread: one that is still asleep while the interpreter goes away could not wake up."""
+        """End the thread: one that sleeps while the interpreter shuts down could not wake up."""
         with self._lock:
             self._stopped = True
             thread = self._thread

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class ClusterAsyncBus(AsyncBus):
-    """A connection to a cluster in the loop of whoever uses it first."""
+    """A connection to a cluster, in the event loop that uses it first."""
 
     def __init__(self, url: str, *, name: str | None = None, **options: Any) -> None:
         self._name = check_bus_name(name) if name is not None else anonymous_name()

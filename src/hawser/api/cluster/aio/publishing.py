@@ -108,12 +108,12 @@ class ClusterAsyncPublishing(AsyncPublishing[T]):
 
     def __init__(self) -> None:
         self._begun: set[asyncio.Task[Receipt]] = set()
-        # Of those that had to open the topic first, the last: whatever comes later waits for it.
+        # The last publish that had to open the topic first; later ones wait for it.
         self._first: asyncio.Task[Receipt] | None = None
 
     @abstractmethod
     async def _ready(self) -> tuple[TopicHandle, Partitioner]:
-        """The topic and what publishes to it, opened if need be."""
+        """The topic and its partitioner, opened first if necessary."""
 
     @abstractmethod
     def _ready_now(self) -> tuple[TopicHandle, Partitioner] | None:
@@ -251,7 +251,7 @@ class ClusterAsyncPublisher(ClusterAsyncPublishing[T], AsyncPublisher[T]):
         topic, _ = await self._parent._ready()
         self._own = topic.new_partitioner()
         topic.use(self._own)
-        # One that nobody refers to any more leaves by itself, after what it has to publish.
+        # A publisher without references flushes and closes itself.
         self._abandon = weakref.finalize(self, topic.abandon, self._own)
         self._abandon.atexit = False
 

@@ -79,7 +79,7 @@ class ClusterAsyncMessage(LentSample):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # What was said in the block stays, and the error of the block is what counts.
+        # A settlement in the block stays, and the error of the block is raised.
         if kind is None:
             await self._settle("accept")
         else:
@@ -170,7 +170,7 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         self._given, self._unused = check_queue_settings(settings, self._codec)
         self._parent = parent
         self._queue: QueueHandle | None = None
-        # For whoever gets messages, and for transactions.
+        # The session of plain gets, and the one of transactions.
         self._sessions: dict[bool, Session] = {}
         self._dead_letters: ClusterAsyncQueue[T] | None = None
         self._once = Once()
@@ -193,7 +193,7 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         try:
             self._queue = await client.open_queue(self._name, self._given, self._create, decode)
         except HawserError:
-            # Whoever asks the bus for it again gets a new one, with his own settings.
+            # The bus returns a new object from now on, with the settings given then.
             self._bus._forget_queue(self)
             raise
 
@@ -207,7 +207,7 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         return self._queue
 
     def _serves(self, other: "ClusterAsyncQueue[Any]") -> bool:
-        """Whether whoever asks for the other one may have this one."""
+        """Whether the bus may return this object instead of the other one."""
         same = self._queue is not None or self._create is other._create
         return same and self._is_usable and other._given.items() <= self._given.items()
 
@@ -282,14 +282,14 @@ class ClusterAsyncQueue(AsyncQueue[T]):
         return _ClusterAsyncConsumer(self, prefetch)
 
     async def _session(self, for_transactions: bool = False) -> Session:
-        """Its own, or the one that transactions share."""
+        """The session of plain gets, or the one that transactions share."""
         queue = await self._ready()
         session = self._sessions.get(for_transactions)
         if session is None:
             session = self._sessions[for_transactions] = _session_at(queue, 0, for_transactions)
         return session
 
-    # Looking.
+    # Queries.
 
     async def peek(self, count: int) -> list[Sample]:
         check_count(count, 0)

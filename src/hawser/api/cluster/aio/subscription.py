@@ -39,7 +39,7 @@ class ClusterAsyncSubscription(AsyncSubscription[T]):
     async def _subscribe(self) -> None:
         topic, _ = await self._parent._ready()
         self._consumer = await topic.subscribe(*self._place)
-        # One that nobody refers to any more leaves by itself.
+        # A subscription without references closes itself.
         self._abandon = weakref.finalize(self, topic.abandon, self._consumer)
         self._abandon.atexit = False
 
@@ -57,7 +57,7 @@ class ClusterAsyncSubscription(AsyncSubscription[T]):
 
     @property
     def positions(self) -> dict[int, int]:
-        """For each partition that is read here, the offset behind the last sample taken."""
+        """The offset behind the last sample taken, for each partition that this subscription reads."""
         return {} if self._consumer is None else self._consumer.positions
 
     @property

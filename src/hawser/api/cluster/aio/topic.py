@@ -60,12 +60,12 @@ class ClusterAsyncTopic(ClusterAsyncPublishing[T], AsyncTopic[T]):
         try:
             self._topic = await client.open(self.name, self._given, self._create, decode)
         except HawserError:
-            # Whoever asks the bus for it again gets a new one, with his own settings.
+            # The bus returns a new object from now on, with the settings given then.
             self._bus._forget(self)
             raise
 
     def _serves(self, other: "ClusterAsyncTopic[Any]") -> bool:
-        """Whether whoever asks for the other one may have this one."""
+        """Whether the bus may return this object instead of the other one."""
         same = self._topic is not None or self._create is other._create
         is_usable = not self._once.is_closed and not (self._topic is not None and self._topic.is_gone)
         return same and is_usable and other._given.items() <= self._given.items()

@@ -44,7 +44,7 @@ class ClusterAsyncWork(AsyncWork):
 
     @abstractmethod
     async def _working(self) -> Workspace:
-        """What is worked in; an error if that has ended, or can only be rolled back."""
+        """The workspace; an error if the transaction has ended, or can only be rolled back."""
 
     async def publish(
         self,
@@ -72,7 +72,7 @@ class ClusterAsyncWork(AsyncWork):
         await self._publish(opened, records)
 
     async def _target(self, target: Any) -> tuple[Handle, Any]:
-        """What is published to, and how its values are encoded."""
+        """The handle to publish to, and the codec of its values."""
         if isinstance(target, ClusterAsyncTopic):
             self._check_own(target.name, target._bus)
             topic, _ = target._ready_now() or await target._ready()
@@ -80,7 +80,7 @@ class ClusterAsyncWork(AsyncWork):
         if isinstance(target, ClusterAsyncQueue):
             self._check_own(target.name, target._bus)
             queue = await target._ready()
-            # Nothing is put among dead letters.
+            # Dead letters take no new messages.
             _ = queue.publisher
             return queue, target._codec
         raise foreign(target)
@@ -117,7 +117,7 @@ class ClusterAsyncWork(AsyncWork):
         return queue
 
     async def _keep(self, messages: Sequence[AsyncMessage]) -> None:
-        """They are released at the end, unless somebody says otherwise."""
+        """Release these messages at the end, unless they are settled before."""
         self._got += cast("Sequence[LentSample]", messages)
         try:
             await self._working()
@@ -132,7 +132,7 @@ class ClusterAsyncWork(AsyncWork):
         work.do(work.accept, held, kept)
 
     def _release(self) -> None:
-        """Give back what was got and nobody wanted."""
+        """Give back messages that were received after the end."""
         got, self._got = self._got, []
         for message in got:
             message._queue_session.take_back(message._held_message)
@@ -185,7 +185,7 @@ class ClusterAsyncTransaction(ClusterAsyncWork, AsyncTransaction):
     def _check_open(self) -> None:
         if self._is_ended:
             raise UsageError(
-                f"transaction {self.id} has ended, it is {self.state}; begin another one with "
+                f"transaction {self.id} has ended: it is {self.state}. Begin another one with "
                 "bus.transaction()"
             )
 
@@ -198,7 +198,7 @@ class ClusterAsyncTransaction(ClusterAsyncWork, AsyncTransaction):
         member = member_of(consumer)
         if self._is_ended:
             member.give_back(member.taken(asyncio.current_task()))
-        # Also if the transaction can only be rolled back: the subscription then goes back.
+        # Even if the transaction can only be rolled back: the subscription then goes back.
         work = await self._begun()
         if member.router is not work.router:
             raise foreign(subscription)
@@ -219,7 +219,7 @@ class ClusterAsyncTransaction(ClusterAsyncWork, AsyncTransaction):
         if self.state in ("committed", "rolled back"):
             return self.state == "committed"
         work = self._work or await self._begun()
-        # Closed, if the bus is.
+        # Raises Closed if the bus is closed.
         await self._bus._started()
         return await work.resolve()
 

@@ -32,7 +32,7 @@ class _ClusterAsyncBranch(ClusterAsyncWork):
 
 
 class ClusterAsyncXA(AsyncXA):
-    """Of one bus."""
+    """The XA session of one bus."""
 
     def __init__(self, bus: AsyncStarter) -> None:
         self._bus = bus

@@ -1,7 +1,7 @@
 """The API for event loops on one host.
 
-Opening does not wait here. Everything that can wait is awaited without holding up the loop, and a cancelled
-call has not happened.
+Opening does not wait here. Calls that wait are awaited and do not block the loop, and a cancelled call had no
+effect.
 """
 
 import weakref
@@ -199,7 +199,7 @@ class LocalAsyncBus(AsyncBus):
 
     @staticmethod
     def _forget(opened: dict[tuple[str, Any], Any], key: tuple[str, Any], closed: object) -> None:
-        """Called by a topic or queue that was closed; another one may have its place by then."""
+        """Called by a topic or queue that was closed; another object may have replaced it by then."""
         if opened.get(key) is closed:
             del opened[key]
 

@@ -68,7 +68,7 @@ class _Batch:
     def publish_rest(self) -> Receipt:
         """Publish what is left; Full when there is no space even for one message."""
         if self._first is None:
-            # Alone, because only a part that went out as a whole tells its first offset.
+            # Alone, because only a completely published part has a known first offset.
             self._first = self._publish(slice(1))
             self.done = self._first.count
         while self.done < len(self._payloads):
