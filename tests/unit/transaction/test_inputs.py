@@ -87,7 +87,7 @@ def test_results_say_what_to_do() -> None:
     results: list[Result] = [Staged(1), Prepared(2), COMMITTED, Rejected(Reason.TRANSACTION_OVER, 2)]
     for result in results:
         assert decode_result(encode_result(result)) == result
-    assert "Begin another one" in Rejected(Reason.TRANSACTION_OVER, 2).text
+    assert "begin another one" in Rejected(Reason.TRANSACTION_OVER, 2).text
     assert all(outcome.text for outcome in Outcome)
 
 
