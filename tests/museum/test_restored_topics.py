@@ -4,8 +4,9 @@ grown to where they were, and never got the records before that. Found by review
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -53,6 +54,16 @@ def publish_one_by_one(topic: Any, first: int, last: int) -> None:
 def taken(subscription: Any, count: int) -> list[bytes]:
     """So many samples, one by one."""
     return [bytes(subscription.take(SECONDS)) for _ in range(count)]
+
+
+def until_taken(subscription: Any, value: bytes) -> None:
+    """Take samples up to this one, again if they were taken before."""
+    while True:
+        with suppress(hawser.Fenced):
+            sample = subscription.take(SECONDS)
+            assert sample is not None
+            if bytes(sample) == value:
+                return
 
 
 @contextmanager
@@ -185,6 +196,32 @@ def test_a_query_of_spark_is_told_that_its_log_was_put_back(
     end = going_on.latestOffset(anew, ReadAllAvailable())
     (split,) = going_on.partitions(anew, end)
     assert (split.wanted.first, split.wanted.end) == (1, 16)
+
+
+def test_a_member_goes_on_in_a_group_whose_generations_are_counted_again(
+    cluster: RunningCluster, topic: Any, tmp_path: Path
+) -> None:
+    """It waited for a generation above the one that it knew; each commit was refused for the old one."""
+    orders = cluster.connect("consumer").topic("orders")
+    with orders.subscribe(start="earliest", group="g") as member:
+        taken(member, 4)
+        member.commit()
+        cluster.back_up(tmp_path / "with member")
+        for _ in range(3):
+            orders.subscribe(group="g").close()
+        until(lambda: member._consumer._generation == 7, "the member knows the last generation")
+        cluster.restore(tmp_path / "with member")
+        publish(topic, 5, 9)
+        deadline = monotonic() + SECONDS
+        while True:
+            assert monotonic() < deadline
+            until_taken(member, b"9")
+            with suppress(hawser.Fenced):
+                member.commit()
+                break
+    with orders.subscribe(group="g") as again:
+        publish(topic, 10, 10)
+        assert taken(again, 1) == [b"10"]
 
 
 @pytest.mark.parametrize("lives_on", [True, False])

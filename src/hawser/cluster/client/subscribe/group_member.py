@@ -219,14 +219,13 @@ class GroupMember(Consumer):
         raise self.inbox.failure
 
     async def _begin_anew(self) -> None:
-        """Join again: the group removed this member, and others own its partitions, or the log has gone
-        back."""
+        """Join again: the group removed this member, or its log was restored and counts generations again."""
         await asyncio.gather(*(reader.check() for reader in list(self._readers.values())))
         async with self._changing:
             for partition in list(self._owned):
                 await self._give_up(partition)
             self._leaving.clear()
-            self._settled = 0
+            self._generation = self._settled = 0
             await self._join(self._deadline())
             self._is_out = False
 
@@ -235,6 +234,8 @@ class GroupMember(Consumer):
             self._generation, self._members = generation, members
             self._known_settled = 0
             self._learned = self.router.loop.time()
+        elif generation == self._generation and members != self._members:  # only in a restored log
+            self._is_out = True
 
     async def _wait_for_change(self) -> None:
         """Send a heartbeat that waits for a change of the group, or until this member has to act."""
@@ -251,6 +252,8 @@ class GroupMember(Consumer):
         elif isinstance(answer, wire.Failed) and answer.code is wire.Code.REJECTED:
             raise Fenced(answer.text)
         else:
+            if isinstance(answer, wire.GroupState) and answer.generation < known[0]:
+                await self._catch_up(self._deadline())
             await asyncio.sleep(self._backoff.next())
             await self.router.look_after(self.topic, shard)
 
@@ -579,12 +582,14 @@ class GroupMember(Consumer):
             self._learn(group.generation, group.members)
 
     async def _catch_up(self, deadline: float) -> bool:
-        """Learn the current generation from the coordinator; whether this member may commit in it."""
+        """Learn the generation, lower only in a restored log; whether this member may commit in it."""
+        known = self._generation
         command = GroupJoin(self.group, self.member, AT_END)
         joined = await self._execute(self._coordinator_partition, Kind.GROUP_JOIN, command, deadline)
         assert isinstance(joined, Joined), joined
         self._learn(joined.generation, joined.members)
-        return self._settled != self._generation
+        self._is_out = self._is_out or joined.generation < known
+        return not self._is_out and self._settled != self._generation
 
     async def _report_settled(self) -> None:
         """Report now that this member has settled; the next heartbeat may be a while off."""
