@@ -18,6 +18,7 @@ __all__ = [
     "BranchCommit",
     "BranchForget",
     "BranchLimit",
+    "BranchLimitChange",
     "BranchPrepare",
     "Counts",
     "Deliveries",
@@ -108,12 +109,18 @@ class BranchForget(Payload, frozen=True):
 
 class BranchLimit(Payload, frozen=True):
     """Set the limits of open and of prepared transactions, and of the bytes and operations they have staged
-    together."""
+    together. With `most_open` 0 no transaction begins."""
 
     most_open: Number
     most_bytes: Number
     most_prepared: Number
     most_operations: Number
+
+
+class BranchLimitChange(BranchLimit, frozen=True):
+    """The fields of the entry: if transactions may not begin, only a change that `opens` ends that."""
+
+    opens: bool = True
 
 
 # Entries of a coordinator shard.

@@ -55,6 +55,7 @@ def test_labels(label: Label, data: str) -> None:
         (t.BranchAbort(Outcome.TIMED_OUT, True, ("one",)), "9303c391a36f6e65"),
         (t.BranchForget((FIELDS,), ("one",), ("two",)), f"9391 {XID} 91a36f6e6591a374776f"),
         (t.BranchLimit(1, 2, 3, 4), "9401020304"),
+        (t.BranchLimitChange(1, 2, 3, 4, False), "9501020304c2"),
         (
             t.CoordinatorClose(FIELDS, (("one", ((0, 2),)),), b"query", 5, 60),
             f"95 {XID} 9192a36f6e6591920002c4057175657279053c",

@@ -13,6 +13,8 @@ from itertools import islice
 from math import inf
 from typing import Final, NamedTuple
 
+import msgspec
+
 from hawser.cluster.node.retention import Retention
 from hawser.limits import CLOCK_BOUND_SECONDS
 from hawser.log.entry import Kind
@@ -23,7 +25,7 @@ from hawser.log.state.producers import Producers
 from hawser.log.state.queue import Queue
 from hawser.log.state.topic import Topic
 from hawser.record.recording import is_recorder
-from hawser.transaction.commands import BranchLimit
+from hawser.transaction.commands import BranchLimit, BranchLimitChange
 from hawser.transaction.participant.branches import DEFAULT_LIMIT, Branches
 
 __all__ = ["Maintenance", "Now"]
@@ -81,8 +83,11 @@ class Maintenance:
             entries.append((Kind.TRIM, encode_command(trim)))
         branches = replica.machine.part(Branches)
         is_open = branches.limit.most_open > 0
-        if self._is_forsaken(branches, now, learned) or (is_open and branches.limit != self._limit):
-            entries.append((Kind.BRANCH_LIMIT, encode_command(self._limit)))
+        is_forsaken = self._is_forsaken(branches, now, learned)
+        if is_forsaken or (is_open and branches.limit != self._limit):
+            # An operator's entry that stops transactions may be in the log already.
+            change = BranchLimitChange(*msgspec.structs.astuple(self._limit), opens=is_forsaken)
+            entries.append((Kind.BRANCH_LIMIT, encode_command(change)))
         if confirmed is not None and now - self._looked_at > _LOOK_SECONDS:
             self._looked_at = now
             producers = replica.machine.part(Producers)

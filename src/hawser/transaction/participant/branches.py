@@ -62,6 +62,7 @@ from hawser.transaction.commands import (
     BranchCommit,
     BranchForget,
     BranchLimit,
+    BranchLimitChange,
     BranchPrepare,
     Counts,
     Shards,
@@ -86,7 +87,7 @@ _read_prepare = decoder(BranchPrepare)
 _read_commit = decoder(BranchCommit)
 _read_abort = decoder(BranchAbort)
 _read_forget = decoder(BranchForget)
-_read_limit = decoder(BranchLimit)
+_read_limit = decoder(BranchLimitChange)
 _BAD = Rejected(Reason.BAD_PAYLOAD)
 _DONE = Done()
 _COMMITTED = Finished(Outcome.COMMITTED)
@@ -518,7 +519,11 @@ class Branches(Part):
         command = _read_limit(entry)
         if command is None:
             return _BAD
-        self.limit = command
+        is_closed = not (self.limit.most_open or command.opens)
+        most_open = 0 if is_closed else command.most_open
+        self.limit = BranchLimit(
+            most_open, command.most_bytes, command.most_prepared, command.most_operations
+        )
         return _DONE
 
     # Saving.

@@ -42,7 +42,7 @@ _PAYLOADS: Final[dict[int, Any]] = {
     Kind.BRANCH_PREPARE: c.BranchPrepare,
     Kind.BRANCH_COMMIT: c.BranchCommit,
     Kind.BRANCH_ABORT: c.BranchAbort,
-    Kind.BRANCH_LIMIT: c.BranchLimit,
+    Kind.BRANCH_LIMIT: c.BranchLimitChange,
     Kind.HOME_CALL: c.CoordinatorCall,
     Kind.HOME_CLOSE: c.CoordinatorClose,
     Kind.HOME_DECIDE: c.CoordinatorDecide,
