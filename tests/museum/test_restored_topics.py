@@ -202,7 +202,7 @@ def test_a_member_goes_on_in_a_group_whose_generations_are_counted_again(
     cluster: RunningCluster, topic: Any, tmp_path: Path
 ) -> None:
     """It waited for a generation above the one that it knew; each commit was refused for the old one."""
-    orders = cluster.connect("consumer").topic("orders")
+    orders: Any = cluster.connect("consumer").topic("orders")
     with orders.subscribe(start="earliest", group="g") as member:
         taken(member, 4)
         member.commit()

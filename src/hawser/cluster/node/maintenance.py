@@ -86,7 +86,7 @@ class Maintenance:
         is_forsaken = self._is_forsaken(branches, now, learned)
         if is_forsaken or (is_open and branches.limit != self._limit):
             # An operator's entry that stops transactions may be in the log already.
-            change = BranchLimitChange(*msgspec.structs.astuple(self._limit), opens=is_forsaken)
+            change = BranchLimitChange(**msgspec.structs.asdict(self._limit), opens=is_forsaken)
             entries.append((Kind.BRANCH_LIMIT, encode_command(change)))
         if confirmed is not None and now - self._looked_at > _LOOK_SECONDS:
             self._looked_at = now
