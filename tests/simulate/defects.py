@@ -323,7 +323,7 @@ def read_before_it_is_applied(patch: pytest.MonkeyPatch) -> None:
 
 
 def second_request_pulls_again(patch: pytest.MonkeyPatch) -> None:
-    _reword(patch, Node, "_snapshot", "if self.vow.installed == self.epoch:", "if False:")
+    _reword(patch, Node, "_snapshot", "if self.promise.installed == self.epoch:", "if False:")
 
 
 def snapshot_over_newer_entries(patch: pytest.MonkeyPatch) -> None:
