@@ -14,6 +14,7 @@ from hawser import aio
 from hawser.cluster import wire
 from hawser.cluster.client import rpc
 from hawser.cluster.client.admin import offsets
+from hawser.cluster.client.subscribe.fetcher import Fetcher
 from hawser.cluster.client.transaction import shard_pipeline
 from hawser.log.entry import Kind
 from hawser.log.state.commands import GroupLeave, encode_command
@@ -281,6 +282,19 @@ def test_a_member_that_cannot_ask_where_its_group_is_reads_again(
             patch.setattr(offsets, "inspect", broken)
             tx.rollback()
         assert copied_in_the_end(bus, source, target, member) == EVERYTHING
+
+
+def test_a_member_joins_again_while_a_leader_does_not_answer(
+    cluster: RunningCluster, source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as one of its partitions had no leader, it came back to none of them."""
+
+    async def unanswered(*_: Any, **__: Any) -> None:
+        raise hawser.Unavailable("it has no leader")
+
+    with source.subscribe(group="g", start="earliest") as member:
+        monkeypatch.setattr(Fetcher, "check", unanswered)
+        rob(cluster, source, member)
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])

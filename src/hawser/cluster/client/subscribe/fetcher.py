@@ -200,8 +200,7 @@ class Fetcher:
             self._offset = failed.start
             self._terms.clear()
         elif failed.code in (wire.Code.OTHER_LOG, wire.Code.OUT_OF_RANGE):
-            with suppress(Unavailable):
-                await self.check()
+            await self.check_if_answered()
             await self._pause()
         elif not failed.retryable:
             raise error_of(failed, f"reading topic {self._topic!r}, partition {self.partition}")
@@ -223,6 +222,11 @@ class Fetcher:
                 f"in it any more; it ends at record {found.end - 1}. Subscribe again: a group resumes from "
                 "its position in the log; without a group choose where to begin with start="
             )
+
+    async def check_if_answered(self) -> None:
+        """As `check`, but nothing if no leader answers."""
+        with suppress(Unavailable):
+            await self.check()
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._backoff.next())

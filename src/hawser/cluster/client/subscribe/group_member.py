@@ -220,7 +220,7 @@ class GroupMember(Consumer):
 
     async def _begin_anew(self) -> None:
         """Join again: the group removed this member, or its log was restored and counts generations again."""
-        await asyncio.gather(*(reader.check() for reader in list(self._readers.values())))
+        await asyncio.gather(*(reader.check_if_answered() for reader in list(self._readers.values())))
         async with self._changing:
             for partition in list(self._owned):
                 await self._give_up(partition)
