@@ -60,7 +60,7 @@ from hawser.errors import (
 )
 from hawser.record.record import Receipt
 
-# One host is what nearly everybody connects to: loaded here, it is there for every process forked later.
+# Most programs connect to one host: loaded here, its modules are there for every process forked later.
 # Without the native module there is no such host; its first use says so.
 with suppress(UsageError):
     import_module("hawser.api.local.bus")

@@ -5,14 +5,14 @@
     │   ├── UsageError          the call itself is wrong (is a ValueError)
     │   ├── SettingsMismatch    the topic exists with other settings
     │   ├── Full                no room now: a limit, a reliable subscriber or the memory
-    │   ├── Closed              closed here, or deleted by somebody
+    │   ├── Closed              closed here, or deleted
     │   ├── Timeout             not within the given time (is a TimeoutError)
     │   ├── NotFound            nothing of that name
     │   ├── PermissionDenied    not ours to open (is a PermissionError)
     │   ├── Corrupt             bytes that cannot be what they should be
     │   ├── Lagged              too far behind to go on without a gap
     │   ├── OffsetOutOfRange    no longer kept, or not written yet
-    │   ├── Fenced              somebody newer took over this identity
+    │   ├── Fenced              a newer owner has taken over this identity
     │   ├── NotLeader           ask the leader instead
     │   ├── Unavailable         too few nodes to go on just now
     │   └── TransactionAborted  rolled back as a whole
@@ -96,7 +96,7 @@ class NotFound(Rejected):
 
 
 class PermissionDenied(Rejected, PermissionError):
-    """The directory or file belongs to somebody else, or is not safe to use."""
+    """The directory or file belongs to another user, or is not safe to use."""
 
 
 class Corrupt(Rejected):

@@ -1,4 +1,4 @@
-"""Distributed transactions that somebody else coordinates: names for `Bus.xa`."""
+"""Distributed transactions with an outside coordinator: names for `Bus.xa`."""
 
 from hawser.api.xa import XA, AsyncXA, XAError, Xid
 

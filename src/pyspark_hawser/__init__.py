@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 try:
     from pyspark.sql.datasource import DataSource
 except ImportError:
-    # Without sources in Python, as in Spark 3, nobody looks here.
+    # Spark 3 has no sources in Python and does not look here.
     pass
 else:
     if TYPE_CHECKING:

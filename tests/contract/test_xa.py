@@ -254,7 +254,7 @@ def test_a_refusal_says_what_is_the_matter_and_what_to_do(scene: Scene) -> None:
     assert "this session has suspended it; resume it" in refusal(xa.end)
     xa.start(xid, resume=True)
     xa.end(xid)
-    assert "nobody works in it any more; prepare it" in refusal(xa.commit)
+    assert "no session works in it; prepare it" in refusal(xa.commit)
     xa.prepare(xid)
     assert "it is prepared; commit it, or roll it back" in refusal(scene.other.start, join=True)
     xa.commit(xid)

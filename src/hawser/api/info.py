@@ -75,9 +75,9 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 class DomainFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file in a domain's directory.
 
-    `state`: "topic" or "queue"; "leftover", an ephemeral one nobody uses any more; "earlier boot"; "other
+    `state`: "topic" or "queue"; "leftover", an ephemeral one without users; "earlier boot"; "other
     version"; "lock" and "trace", the domain's own; "foreign", none of Hawser's; "unreadable". `topic` is the
-    name of what is in it. `in_use` while somebody alive has it open."""
+    name of what is in it. `in_use` while a living process has it open."""
 
     file: str
     topic: str | None

@@ -286,7 +286,7 @@ def _check_directory(path: Path) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise UsageError(f"domain {path} is not a directory; choose another path")
     if found.st_mode & stat.S_IWOTH:
-        raise PermissionDenied(f"everybody may write to domain {path}; run: chmod o-w {path}")
+        raise PermissionDenied(f"domain {path} is world-writable; run: chmod o-w {path}")
     if found.st_uid == os.geteuid():
         return
     shared = found.st_mode & stat.S_IRWXG == stat.S_IRWXG

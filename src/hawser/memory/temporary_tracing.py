@@ -64,7 +64,7 @@ class TemporaryTracing:
             region.trace(self.ring, _LOOKED_AT, only_from=_OFF)
             if region.tracing[1] == _LOOKED_AT:
                 is_held = try_lock(self._file, _byte_of(number), shared=True)
-                assert is_held, "everybody shares it"
+                assert is_held, "all followers share it"
             else:
                 del self._held[number]
         self._seen.add(number)

@@ -102,7 +102,7 @@ def test_a_domain_of_somebody_else_is_a_permission_error(command: Command) -> No
     command.run("topic", "pub", "x", "1")
     directory = command.url.removeprefix("shm://")
     subprocess.run(["chmod", "o+w", directory], check=True)
-    assert "everybody may write" in command.run("topic", "list", code=6).stderr
+    assert "world-writable" in command.run("topic", "list", code=6).stderr
 
 
 def test_options_may_stand_anywhere(command: Command) -> None:

@@ -50,7 +50,7 @@ _SITUATIONS: Final = {
     State.ASSOCIATED: "this session works in it; end it first",
     State.ELSEWHERE: "other sessions work in it, or have suspended that; they have to end it first",
     State.SUSPENDED: "this session has suspended it; resume it with start(resume=True), then end it",
-    State.ENDED: "nobody works in it any more; prepare it, commit it in one phase, roll it back, or join it",
+    State.ENDED: "no session works in it; prepare it, commit it in one phase, roll it back, or join it",
     State.PREPARING: "its shards are asked to prepare; call prepare() until it is answered, or roll it back",
     State.COMMITTING: "it is being committed; call commit(one_phase=True) until it is answered",
     State.PREPARED: "it is prepared; commit it, or roll it back",

@@ -114,7 +114,7 @@ FOLLOWER: Final = "follower"
 NEW: Final = "new member"
 REMOVED: Final = "removed member"
 
-# Who sends a request to whom, and the answer.
+# The sender and the receiver of each request, and its answer.
 EXCHANGES: Final[tuple[tuple[type[m.Message], str, str, type[m.Message]], ...]] = (
     (m.FenceRequest, OPERATOR, NODE, m.FenceResponse),
     (m.BecomeLeaderRequest, OPERATOR, LEADER, m.BecomeLeaderResponse),
