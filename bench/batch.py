@@ -25,8 +25,8 @@ from hawser.log.state.commands import GroupCommit, GroupJoin, encode_command
 from hawser.log.state.machine import Machine
 from hawser.log.state.topic import Topic
 from hawser.record import arrow
-from hawser.record.batch_body import make_records
 from hawser.record.batch import Batch, Compression
+from hawser.record.batch_body import make_records
 from hawser.record.record import Record, Stamp
 
 COUNTS = (1, 4, 16, 64, 256, 1024)

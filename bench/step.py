@@ -12,7 +12,7 @@ from typing import Final
 from hawser.log.entry import Entry, EntryId, Kind
 from hawser.log.epochs import Epochs
 from hawser.log.protocol import messages as m
-from hawser.log.protocol.events import Append, Command, Propose, Receive, Send, Synced, Vow
+from hawser.log.protocol.events import Append, Command, Promise, Propose, Receive, Send, Synced
 from hawser.log.protocol.node import Node
 
 ROUNDS: Final = 7
@@ -35,7 +35,7 @@ class Log:
 def leader() -> Node:
     """A leader whose followers are attached and have everything."""
     log = Log()
-    node = Node("a.1", 1, Vow(), Epochs(), 0, log)
+    node = Node("a.1", 1, Promise(), Epochs(), 0, log)
     node.step(Receive("operator", m.FenceRequest(1)))
     followers = {member: EntryId(0, 0) for member in MEMBERS[1:]}
     for effect in node.step(Receive("operator", m.BecomeLeaderRequest(1, MEMBERS, followers))):

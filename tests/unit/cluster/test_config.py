@@ -87,7 +87,7 @@ def test_the_schema_is_published_and_has_every_key() -> None:
 
 def test_config_check_says_right_or_wrong(tmp_path: Path) -> None:
     file = _file(tmp_path, '[node]\nid = "n1"\n')
-    assert "is right" in hawser_command("config", "check", str(file)).stderr
+    assert "is valid" in hawser_command("config", "check", str(file)).stderr
     shown = msgspec.json.decode(hawser_command("config", "check", str(file), "-o", "json").stdout)
     assert shown["node"]["id"] == "n1"
     file.write_text("[node]\nidd = 5\n", encoding="utf-8")

@@ -106,7 +106,7 @@ def test_an_accept_that_nobody_answers_is_unknown_and_goes_on(
     held = got(queue)
     thief = Thief(monkeypatch, wire.QueueSettle, inf)
     with in_a_hurry(bus):
-        with pytest.raises(hawser.OutcomeUnknown, match="It goes on by itself"):
+        with pytest.raises(hawser.OutcomeUnknown, match="The client still sends it"):
             held.accept()
         with pytest.raises(hawser.OutcomeUnknown):
             held.release()
