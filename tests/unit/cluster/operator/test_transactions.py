@@ -322,12 +322,12 @@ def test_a_topic_and_a_queue_are_recorded_onto_one_shard(cluster: RunningCluster
         there = local.connect("producer")
         samples, messages = there.topic("t"), there.queue("q")
         # The second ones go on where the first have stopped.
-        for target, source, count in ((name, "t", 1), (jobs, "q", 2), (name, "t", 2), (jobs, "q", 2)):
+        for target, source, position in ((name, "t", 1), (jobs, "q", 2), (name, "t", 3), (jobs, "q", 4)):
             with recording(local.url, source, cluster.url, target=target) as recorder:
                 until_state(recorder, "recording")
                 samples.publish(b"sample")
                 messages.put(b"message")
-                until_recorded(recorder, count)
+                until_recorded(recorder, position)
     assert [bytes(each) for each in topic.read_oldest(9).samples] == [b"sample"] * 3
     assert [bytes(each) for each in queue.peek(9)] == [b"message"] * 4
 
