@@ -43,6 +43,10 @@ RETIRED = {
     "shelves": "queue indexes",
     "vow": "promise",
 }
+# Subjects of sentences that leave open which component acts.
+VAGUE = re.compile(r"\b(?:whoever|nobody|somebody|anybody|everybody|what becomes of|gone on from)\b", re.I)
+PROSE = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -87,3 +91,17 @@ def test_identifiers_use_the_vocabulary() -> None:
     for path in modules():
         faults |= {f"{path.relative_to(ROOT)}: {word}" for word in words_of(path) if word in RETIRED}
     assert faults == set()
+
+
+def test_sentences_name_the_component_that_acts() -> None:
+    """Documents and code, but for the simulator and names of tests."""
+    documents = [ROOT / name for name in PROSE]
+    documents += [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "decisions"]
+    faults = []
+    for path in [*modules(), *documents]:
+        if path.is_relative_to(SOURCE / "testing"):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if VAGUE.search(re.sub(r"`[^`]*`", "", line)):
+                faults.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert faults == []

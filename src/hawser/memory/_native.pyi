@@ -309,7 +309,7 @@ class Subscriber:
 
 @final
 class Message:
-    """A message claimed from a queue: a read-only buffer over its slot. What becomes of it is said once, by
+    """A message claimed from a queue: a read-only buffer over its slot. It is settled once, by
     accept, release or reject, or by leaving a `with` block: accept if it ended well, else release. From
     then on the slot goes with the last view. One that is dropped before is released. Saying it again does
     nothing; Fenced if the claim was taken away meanwhile, and nothing has changed."""
@@ -437,7 +437,7 @@ class Consumer:
     def retry(
         self, publisher: Publisher, describe: Callable[[bytes, int, int], bytes | None], count: int = ...
     ) -> int:
-        """The same with messages that anybody may claim, and those that such a move has left half-way."""
+        """The same for messages that any consumer may claim, and those of an interrupted move."""
 
     def close(self) -> None:
         """Give back what is claimed, and leave. Views stay valid; the place is freed with the last of

@@ -359,7 +359,7 @@ async def _tell_coordinator(
 ) -> AnyResult:
     home = _coordinator_of(router, transaction.xid)
     request = wire.Transact(home, (wire.Labelled(kind, encode_command(command)),))
-    what = f"telling home about transaction {transaction}"
+    what = f"deciding transaction {transaction}"
     answer = await router.ask_leader(wire.HOMES, home, request, what, deadline)
     if not isinstance(answer, wire.Transacted):
         raise InDoubt(f"{what}: the coordinator shard gave no clear answer ({answer}); see `hawser tx show`")

@@ -296,8 +296,8 @@ class GroupMember(Consumer):
 
     async def _take_over(self) -> None:
         missing = share_of(self.member, self._members, self._partitions) - self._owned.keys()
-        everybody = self._known_settled >= len(self._members) or self._members == (self.member,)
-        if missing and (everybody or self.router.loop.time() >= self._learned + self._session_seconds):
+        all_settled = self._known_settled >= len(self._members) or self._members == (self.member,)
+        if missing and (all_settled or self.router.loop.time() >= self._learned + self._session_seconds):
             # Wait for all of them: one that continued later could take a partition that is not ours by then.
             taken = await asyncio.gather(*map(self._take, sorted(missing)), return_exceptions=True)
             for error in taken:
