@@ -105,3 +105,15 @@ def test_sentences_name_the_component_that_acts() -> None:
             if VAGUE.search(re.sub(r"`[^`]*`", "", line)):
                 faults.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
     assert faults == []
+
+
+def test_every_term_of_the_glossary_is_used() -> None:
+    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    folders = (("docs", "*.md"), ("src", "*.py"), ("native", "*.hpp"), ("tests", "*.py"))
+    files = [path for folder, kind in folders for path in (ROOT / folder).rglob(kind)]
+    texts = [path.read_text(encoding="utf-8") for path in files if path.name != "glossary.md"]
+    used = " ".join(re.sub(r"\s+", " ", text).lower() for text in texts)
+    rows = re.findall(r"^\| ([^|]+?) \| (?!meaning)", glossary, re.MULTILINE)
+    terms = [term for row in rows for term in re.sub(r" \(.*?\)", "", row).lower().split(", ")]
+    assert len(terms) > 90 and [term for term in terms if term not in used and term != "---"] == []
+    assert len(set(rows) - {"---"}) == len([row for row in rows if row != "---"]), "a term is defined twice"
