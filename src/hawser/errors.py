@@ -108,7 +108,9 @@ class Lagged(Rejected):
 
 
 class OffsetOutOfRange(Rejected):
-    """The offset is no longer kept, or lies beyond the next one."""
+    """The offset is no longer kept, or lies beyond the next one. A subscription raises it for a start that is
+    not there, and on a cluster when the log was put back, as by a restored backup, and lacks records that the
+    subscription has read. Records that retention has removed are counted as missed instead."""
 
 
 class Fenced(Rejected):

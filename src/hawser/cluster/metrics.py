@@ -1,6 +1,7 @@
 """The metrics of a node and of an operator, as `/metrics` shows them.
 
-Shards are counted, not listed, where a metric for each would add little: a node may host thousands.
+Shards are counted, not listed, where a metric for each would add little: a node may host thousands. A metric
+exists by being yielded here; `docs/configuration.md` says which ones to watch.
 """
 
 import shutil

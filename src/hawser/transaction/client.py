@@ -231,8 +231,9 @@ class Transaction:
         return min(led, key=lambda shard: (sent[shard], -all_leaders.count(leaders[shard])))
 
     def _last(self, unsent: Request, coordinator: str = "", others: tuple[str, ...] = ()) -> Request:
-        """The same operation with an end: it prepares for this coordinator, or commits, for the others
-        too."""
+        """The last operation on a shard, changed so that it also ends the branch there: with a coordinator it
+        prepares for that one; without, it commits, for the `others` too. The result replaces the operation in
+        `unacknowledged`, so a repeat ends the branch as well."""
         touched = self._shards[unsent.shard]
         assert unsent.number == touched.count
         label = as_last(unsent.label, coordinator, others)
@@ -289,8 +290,11 @@ class Transaction:
             yield from self._shards[shard].unacknowledged.values()
 
     def hear(self, request: Request, result: Result) -> list[Request]:
-        """Take the result of a request; gives the requests that follow from it. Results may come in any order
-        and repeatedly."""
+        """Take the result of a request; gives the requests to send now. Results may come in any order and
+        repeatedly.
+
+        An operation has a number, and its result may also be the vote or the end that the operation carried.
+        All other requests ask to prepare, commit or abort."""
         if self.progress is Progress.OVER:
             return []
         if request.number:
@@ -303,7 +307,7 @@ class Transaction:
             self.progress = Progress.PREPARED
         if isinstance(result, Rejected) and request in self._ending:
             return self._hear_refusal(request, result)
-        # Votes are being collected; the coordinator answers when they are in.
+        # The coordinator still collects the votes, or another request has replaced this one.
         return []
 
     def _hear_operation(self, request: Request, result: Result) -> list[Request]:
@@ -357,7 +361,7 @@ class Transaction:
         return list(self._ending)
 
     def _send_next(self, shard: str, number: int) -> list[Request]:
-        """This operation again, if the shard rejected it because an earlier one was missing."""
+        """Operation `number` again, if the shard rejected it because an earlier one was missing."""
         touched = self._shards[shard]
         if number not in touched.early or self.refused is not None:
             return []
@@ -365,6 +369,9 @@ class Transaction:
         return [each for each in self._unacknowledged(shard) if each.number == number]
 
     def _hear_vote(self, shard: str, result: Result) -> list[Request]:
+        """Count the answer of a shard that was asked to prepare. When all have prepared, the coordinator is
+        asked to commit; after any other answer it is asked at once to abort, and only its own answer gives
+        the outcome."""
         if self.progress is not Progress.COMMITTING or shard not in self._voting:
             return []
         self._voting.discard(shard)
@@ -391,6 +398,8 @@ class Transaction:
         return self.again(self.coordinator)
 
     def _hear_end(self, request: Request, outcome: Outcome) -> list[Request]:
+        """Note the answer to a request that commits or aborts. A rollback is over when every shard has
+        answered; otherwise the first answer is the outcome."""
         self._ending = [each for each in self._ending if each != request]
         if self.progress is Progress.ROLLING_BACK and outcome is not Outcome.COMMITTED:
             if not self._ending:
@@ -401,6 +410,9 @@ class Transaction:
         return []
 
     def _hear_refusal(self, request: Request, result: Rejected) -> list[Request]:
+        """Note that a request that ends the transaction was rejected. If the coordinator has no room for the
+        transaction, roll back; otherwise the request is not repeated, and without another one the transaction
+        is over and its outcome stays unknown."""
         too_many = result.reason is Reason.TOO_MANY_TRANSACTIONS
         if too_many and self.progress is Progress.COMMITTING:
             self.refused, self._refusing = result, request.shard

@@ -142,7 +142,9 @@ class Register(Generic[T]):
             del self._incarnations[xid]
 
     def bury(self, transaction: TransactionId, outcome: Outcome) -> None:
-        """Replace it by a tombstone; also for one that never began."""
+        """Replace it by a tombstone, also one that never began. If a later incarnation of the xid has a
+        tombstone, that one stays and this outcome is not kept. For a lane the caller has made sure that there
+        is room (`why_full`, `may_bury`); of the others, the oldest tombstone gives way."""
         if transaction in self._live:
             self.remove(transaction)
         xid, incarnation = transaction

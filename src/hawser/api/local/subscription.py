@@ -161,6 +161,7 @@ def _place(options: SubscribeOptions, kept: int) -> dict[str, Any]:
 
 
 def _record(options: SubscribeOptions, name: str, named: bool) -> str:
+    """The name under which the region keeps the subscription's position; empty if it keeps none."""
     if options.group is not None:
         return group_record(options.group)
     if not options.resume and options.reliable != "durable":

@@ -154,6 +154,7 @@ def get_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
 
 
 def put_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
+    """One producer of the crowd; its result is the time of its first put."""
     with hawser.connect(shared) as bus, _queue(bus, crowd.size, QUEUED_IN_CROWD) as queue:
         put, message = _joined_by_putting(queue).put, crowd.message()
         gate.start()
@@ -179,6 +180,7 @@ def get_batches_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
 
 
 def put_batches_in_crowd(shared: str, crowd: Crowd, gate: Gate) -> None:
+    """One producer of the crowd; its result is the time of its first put."""
     with hawser.connect(shared) as bus, _queue(bus, crowd.size, QUEUED_IN_CROWD) as queue:
         put_many, batch = _joined_by_putting(queue).put_many, [crowd.message()] * crowd.batch
         gate.start()

@@ -108,6 +108,7 @@ def info(name: str) -> None:
 
 
 def _facts(queue: hawser.QueueInfo) -> Iterator[tuple[str, str]]:
+    """Everything that `info` prints above its tables, as lines of (title, text)."""
     settings = {name: value for name, value in queue.settings.items() if value not in ("", False, None)}
     shown = [f"{name} {_setting(name, value)}" for name, value in settings.items()]
     yield "queue", queue.name
@@ -140,6 +141,8 @@ def _place(queue: hawser.QueueInfo) -> Iterator[tuple[str, str]]:
 
 
 def _room(queue: hawser.QueueInfo) -> Iterator[tuple[str, str]]:
+    """The space of the queue as lines of (title, text): on a cluster its bytes and their limit, on one host
+    its slots and its memory."""
     if queue.partitions:
         yield "bytes", f"{byte_size(queue.used_bytes)} of {_capacity(queue)}"
         return

@@ -45,7 +45,8 @@ _RANDOM: Final = SystemRandom()
 
 
 def error_of(failed: Failed, what: str) -> HawserError:
-    """The error for a request that was refused for good."""
+    """The error for a request that was refused for good. A subscription handles OUT_OF_RANGE and OTHER_LOG
+    itself (`Fetcher._refused`)."""
     error = _KINDS[failed.code](f"{what}: {failed.text}")
     error.retryable, error.outcome = failed.retryable, failed.outcome
     return error

@@ -1,7 +1,8 @@
 """The requests of clients to a node. The leader of a shard answers them; other nodes say which node leads it.
 
-A write needs no task: the apply of its entry answers it. The long batches of an answer are sent from where
-they lie, because copying them would cost more than the rest of a fetch.
+Handlers in `_begin` get the `Request` and answer it themselves, so that a write needs no task: the apply of
+its entry answers it. Handlers in `_serve` return the answer, or a coroutine that gives it. The long batches
+of an answer are sent from where they lie, because copying them would cost more than the rest of a fetch.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from hawser.transaction.identity import Xid, coordinator_number
 
 __all__ = ["ClientRequests", "encode_answer"]
 
+# The kinds of entries that a client may propose with `Execute`.
 _KINDS = frozenset(
     {
         Kind.TRIM,
@@ -42,7 +44,8 @@ _Answering = Coroutine[Any, Any, wire.Answer] | wire.Answer
 
 
 class _Publishing:
-    """A publish or put in flight: the tag of its entry, settled like a future but without a task."""
+    """A publish or put in flight: the tag of its entry. The shard sets its result like that of a future, and
+    this sends the answer."""
 
     __slots__ = ("_helpful", "_request")
 
@@ -108,10 +111,11 @@ class ClientRequests:
         return shard if shard is not None and shard.leads else None
 
     async def _helped(self, shard: str, work: Coroutine[Any, Any, wire.Answer]) -> wire.Answer:
-        """Adds the leader to a refusal."""
+        """The answer of this work; see `_helpful`."""
         return self._helpful(shard, await work)
 
     def _helpful(self, shard: str, answer: wire.Answer) -> wire.Answer:
+        """The same answer; a refusal because this node does not lead names the leader if it is known."""
         if isinstance(answer, wire.Failed) and answer.code is wire.Code.NOT_LEADER:
             return self._not_leader(shard)
         return answer
@@ -142,6 +146,7 @@ class ClientRequests:
     def _propose(
         self, role: PeerRole, request: Request, message: wire.Publish | wire.QueuePut
     ) -> wire.Failed | None:
+        """Proposes the batch, or gives the refusal. After None the request is or will be answered."""
         wanted: wire.TopicKind = "queue" if isinstance(message, wire.QueuePut) else "topic"
         batch = read_batch(message.batch, wanted == "queue", role is PeerRole.NODE)
         if isinstance(batch, wire.Failed):
@@ -154,6 +159,8 @@ class ClientRequests:
             return of_another_kind(message.shard, residents, wanted)
         publishing = _Publishing(request, partial(self._helpful, message.shard))
         if message.follows:
+            # The incarnation of a recorder's batch is the number of its first sample. A new batch is refused
+            # if samples between it and the newest one would be left out.
             newest = shard.replica.machine.part(Producers).newest(batch.header.producer) or (0, 0, 0)
             end = newest[0] + newest[2]
             if newest[0] < batch.header.incarnation and end != message.follows:
@@ -225,6 +232,7 @@ class ClientRequests:
         return self._helped(request.shard, shard.look(self._map.on(request.shard).get("queue"), request))
 
     def _delivery_of(self, name: str) -> QueueDelivery | wire.Failed:
+        """The delivery of the queue on this shard, if this node leads it; else the refusal."""
         shard = self.led(name)
         if shard is None:
             return self._not_leader(name)
@@ -288,6 +296,7 @@ def encode_answer(answer: wire.Answer) -> Body:
 
 
 def _pieces(answer: wire.Batches) -> Body:
+    """The answer in pieces, so that no batch is copied; it decodes to the same as that of `wire.encode`."""
     batches = answer.batches
     head = _FIVE + wire.encode("batches") + _MANY.pack(_ARRAY, len(batches))
     pieces: list[bytes | memoryview] = []

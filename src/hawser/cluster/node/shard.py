@@ -392,6 +392,7 @@ class Shard:
             self._waiters.pop(future, None)
 
     def _wake(self) -> None:
+        """Ends the waiting of fetches for which there are records now."""
         end = self.replica.machine.part(Topic).end
         if end == self._woken_at:
             # Every waiting fetch arrived when the topic ended here.

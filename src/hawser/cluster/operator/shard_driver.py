@@ -40,7 +40,9 @@ class ShardDriver:
         self._in_thread = in_thread
         self._send = send
         self._changed = changed
+        # What the store had when it was last read or written; the next write replaces only that.
         self._stored: StoredShard | None = None
+        # Whether a store call is in progress; there is one at a time.
         self._asking = False
         self._tasks: set[asyncio.Task[None]] = set()
         # The orders in progress.

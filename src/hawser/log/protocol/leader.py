@@ -357,7 +357,8 @@ class Leadership:
             self.advance()
 
     def advance(self) -> None:
-        """Commit what is on a majority of the members."""
+        """Commit what is on a majority of the members. An entry of an earlier epoch is committed only with
+        one of this epoch behind it."""
         node = self._node
         counts = [
             cursor.confirmed for cursor in self.cursors.values() if cursor.state is CursorState.ATTACHED

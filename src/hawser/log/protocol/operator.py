@@ -265,7 +265,7 @@ class Operator:
             self._begin_order()
 
     def _go_on(self) -> None:
-        """Repeat the requests; hold an election when it takes too long."""
+        """Repeat the requests of an election or a change; if it stalls, elect anew or give the change up."""
         leader = self.metadata.leader if self.metadata else None
         quiet = self._silence.get(leader, 0) if leader is not None else self._idle
         if self.activity in (Activity.FENCING, Activity.APPOINTING):
@@ -524,10 +524,10 @@ class Operator:
         if self.activity is Activity.WATCHING and self._handing_over and message.successor == self._preferred:
             self.elect()
 
-    # Care.
+    # Supervision: what members report, and members that delete their data.
 
     def _told(self, sender: Member, message: m.StatusResponse) -> None:
-        """Note a node's status."""
+        """Note a member's status: reload after a higher epoch, elect if the leader does not lead any more."""
         metadata = self.metadata
         assert metadata is not None
         self._silence[sender] = 0

@@ -65,7 +65,8 @@ class DeliveryPolicy(msgspec.Struct, frozen=True):
 
 class Claim:
     """A delivered message. `deliveries` ended before this one; `pending` is the number of proposed entries
-    that would end this claim or, if it was ahead, the claims before it."""
+    that would end this claim or, if it was ahead, the claims before it. `was_ahead` says that the message was
+    ahead when its session ended, so that this delivery is not counted."""
 
     __slots__ = ("deliveries", "maybe_redelivered", "number", "offset", "pending", "session", "was_ahead")
 
@@ -107,16 +108,19 @@ class Claims:
         # The offsets of all claims.
         self._claimed: set[int] = set()
         self._sessions: dict[str, _Session] = {}
-        # Claims that are over; and (end of the lease, number) in order.
+        # By the number of the token: claims that no session holds any more. Their messages are not ready
+        # until an entry returns or moves them. Then (end of the lease, number), in order.
         self._over: dict[int, Claim] = {}
         self._leases: deque[tuple[int, int]] = deque()
-        # A heap of returned offsets. Offsets from `_next` on were never delivered by this leader; up to
-        # `_alike_end` each has `_alike_deliveries` ended deliveries.
+        # A heap of returned offsets. Offsets from `_next` on were never delivered by this leader. Those
+        # before `_alike_end` are known to be ready, with `_alike_deliveries` ended deliveries each, so one
+        # look into the subqueue serves all of them.
         self._returned: list[int] = []
         self._next = subqueue.start
         self._alike_end = self._alike_deliveries = 0
         self._began_at = subqueue.end
-        # Offsets of messages that were perhaps seen without being counted.
+        # Offsets of messages that were ahead in a session that ended: its program may have seen them, but no
+        # delivery was counted, so their next claims are maybe redelivered.
         self._unsure: set[int] = set()
         subqueue.on_return = self._came_back
 
@@ -264,8 +268,8 @@ class Claims:
         return self._next - 1, self._alike_deliveries
 
     def _came_back(self, first: int, count: int) -> None:
-        """Make messages ready that a transaction unlocked, except those with a claim: `resolve` handles
-        them."""
+        """Make messages ready that a transaction unlocked; the subqueue calls this. `resolve` handles those
+        with a claim, and `_take` finds those from `_next` on by itself."""
         for offset in range(first, min(first + count, self._next)):
             if offset not in self._claimed:
                 heappush(self._returned, offset)

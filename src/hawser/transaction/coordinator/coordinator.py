@@ -415,7 +415,9 @@ class Coordinator:
             self._propose(Kind.HOME_VOTES, votes)
 
     def _spread(self, transaction: TransactionId, record: Record, work: _Work, now: float) -> None:
-        """Tell the participants the outcome."""
+        """Tell the outcome to each participant that has not confirmed it: branches get their end at once,
+        deliveries wait in the line of their shard. Waiting clients are answered when only shards that do not
+        answer are left."""
         untold = [shard for shard in record.waiting if shard not in work.told]
         for shard in untold:
             if shard in record.deliveries:
@@ -431,6 +433,7 @@ class Coordinator:
             self._answer(transaction, work)
 
     def _line_up(self, transaction: TransactionId, shard: str, now: float) -> None:
+        """Put the delivery at the end of the shard's line, unless it is in it, and send what may be sent."""
         line = self._lines.setdefault(shard, _Line())
         if transaction not in line.transactions:
             line.transactions[transaction] = None
@@ -448,7 +451,9 @@ class Coordinator:
                 self._effects.append(self._word(transaction, record, shard))
 
     def _word(self, transaction: TransactionId, record: Record, shard: str) -> Tell:
-        """The entry that tells a shard the decision: a batch to publish, or the end of its branch."""
+        """The entry that tells a shard the decision: its batch if it has no branch, else the end of its
+        branch. The label of a batch numbers it and names the one before, so the shard applies the batches in
+        order and each once; a repeat changes nothing."""
         assert record.outcome is not None
         if shard in record.deliveries:
             before, batch = record.deliveries[shard]

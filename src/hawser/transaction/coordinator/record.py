@@ -51,7 +51,8 @@ class Record(msgspec.Struct, array_like=True):
     asked: list[bytes] = []
 
     def state(self, session: str) -> State:
-        """The state as this session sees it."""
+        """The state as this session sees it. Without a decision or a close it is ELSEWHERE if only other
+        sessions work in the transaction or have suspended work, and ENDED if none does."""
         relation = self.sessions.get(session)
         if self.outcome is not None:
             return self._decided(self.outcome, relation)

@@ -195,6 +195,8 @@ class Fetcher:
         self._offset = first_offset + batch.count
 
     async def _refused(self, failed: wire.Failed) -> None:
+        """Go on after a refusal: skip and count records that retention has removed; let the leader decide
+        whether the log was put back; follow the leader. Any other refusal that is final is raised."""
         if failed.code is wire.Code.OUT_OF_RANGE and self._offset < failed.start:
             self._lost += failed.start - self._offset
             self._offset = failed.start

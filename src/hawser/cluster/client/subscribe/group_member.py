@@ -11,8 +11,7 @@ Promise: no commit moves a position back, and samples that become void raise onc
 The group's coordinator is the shard of partition `xxh3_64(group) mod partitions`, whose members are the
 group's. Each change of members is a new generation, in which each member computes its share from the sorted
 members: a range of partitions. In every other partition the group has one member, the owner: the next owner
-joins there and removes the one before. The shard counts generations, so it refuses later commits of the
-former owner.
+joins there and removes the former one; the shard counts generations and refuses its later commits.
 
 *Settled*: a member that learns of a new generation stops taking from partitions that are no longer its own,
 and reports that it has settled once everything it took there is committed, or after half a session. The
@@ -295,6 +294,7 @@ class GroupMember(Consumer):
             await self._execute(partition, Kind.GROUP_LEAVE, self._leave(), deadline)
 
     async def _take_over(self) -> None:
+        """Read the missing partitions of its share once all members have settled, or a session is over."""
         missing = share_of(self.member, self._members, self._partitions) - self._owned.keys()
         all_settled = self._known_settled >= len(self._members) or self._members == (self.member,)
         if missing and (all_settled or self.router.loop.time() >= self._learned + self._session_seconds):

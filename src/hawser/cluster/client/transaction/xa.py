@@ -217,7 +217,7 @@ class Resource:
         self._pipelines = pipelines
         # The branches that this session works in, or has suspended.
         self._branches: dict[Xid, OpenBranch] = {}
-        # The use of each xid that this session means; bounded, the least recently used go first.
+        # By xid: the use that calls of this session mean; bounded, the least recently used go first.
         self._uses: dict[Xid, int] = {}
         # The highest incarnation in the answers of each coordinator shard.
         self._heard: dict[str, int] = {}
@@ -421,7 +421,13 @@ class Resource:
         return self._starts if call.call in _ANY_START else self._unanswered
 
     async def _find(self, xid: Xid, call: Call, coordinator: str, what: str, deadline: float) -> int:
-        """The use that the call means; 0 if there is none. For a start, the use before the new one."""
+        """The use of the xid that the call means, as its incarnation; 0 if there is none.
+
+        A START names no use of its own: it repeats the number of its unanswered predecessor, or names the
+        highest one in this coordinator shard's answers. A START_JOIN means the latest use, which is queried;
+        any other call means the one in `_uses`, or else the latest. After an unanswered call the latest one
+        is queried, too: if it is a newer use, nobody knows whether the unanswered call took effect, and
+        OutcomeUnknown is raised."""
         unanswered, started = self._unanswered.get(xid), self._starts.get(xid)
         if started is not None and started.call != Call.START:
             started = None

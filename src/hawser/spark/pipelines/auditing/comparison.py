@@ -93,7 +93,8 @@ def _messages(runs: "Sequence[Run]", with_sizes: bool) -> _Messages:
 
 
 def _one_by_one(before: _Messages, after: _Messages) -> Comparison:
-    """A repeated message differs if one of its copies differs from every copy of the tier before."""
+    """Compare each message by its number. A message differs if one of its copies differs from every copy of
+    the tier before; each turn of the loop looks at the next copy there of every number."""
     numbers, hashes = after.numbers, after.hashes
     place = numpy.searchsorted(before.numbers, numbers)
     is_known = numpy.zeros(len(numbers), bool)

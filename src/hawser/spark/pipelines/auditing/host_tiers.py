@@ -1,4 +1,17 @@
-"""The tiers of a host: what was published, taken or settled by the trace, and recorded by the log."""
+"""The tiers of a host: what was published, taken or settled by the trace, and recorded by the log.
+
+A *region* is the shared memory of a topic or queue; its messages are numbered from 1. An *owner* is a
+participant of a region, by its entry and incarnation. Each tier of a region, a subscriber or a recorder
+becomes a `Line`: the runs of messages that the evidence has, and the pieces of messages that were expected.
+An expected message that is absent gets a word:
+
+| word | the message |
+|---|---|
+| missed | was overwritten before the subscriber took it, and the subscriber was told |
+| pending | may still be taken, accepted or recorded |
+| missing | is lost: the evidence is complete at the place where it would be, or a recorder says so |
+| unwitnessed | may have been there: the evidence of that place is lost |
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -34,6 +47,8 @@ def _partition(run: Run) -> tuple[str, int]:
 
 
 class _Hosts:
+    """The evidence by region, by subscriber (region, owner) or by recorder, and the lines made of it."""
+
     def __init__(self, by_what: Mapping[str, list[Run]], trace: Witness) -> None:
         def some(*names: str) -> list[Run]:
             return [run for name in names for run in by_what.get(name, ())]
@@ -117,6 +132,8 @@ class _Hosts:
     def _of_subscriber(self, region: str, owner: int, who: str) -> Line:
         """The messages from where it joined, or the first that it took, to where it left; while it is there,
         also newer ones."""
+        # `told`: messages that the subscriber missed and was told of; `seen`: these and those it took;
+        # `between`: messages between its first and last one without evidence; `to_come`: newer messages.
         key = (region, owner)
         taken, missed = self._taken.get(key, []), self._missed.get(key, [])
         sent = self._sent.get(region, [])
@@ -150,6 +167,8 @@ class _Hosts:
     def _of_recorder(self, topic: str, partition: int, region: str, who: str) -> Line:
         """All messages from 1 on: a recorder writes a gap for those that it cannot record. Messages that were
         gone before it came, and those that another recorder has, are not missing."""
+        # `excused`: messages before this recorder began, or of other recorders; `told`: messages that it says
+        # it could not record.
         key = (topic, partition, region, who)
         runs, gaps = self._recorded.get(key, []), self._gaps.get(key, [])
         sent = self._sent.get(region, [])
@@ -176,6 +195,7 @@ class _Hosts:
 
 
 def _say_what_is_gone(line: Line, absent: list[Piece], neighbours: Neighbours, reason: str) -> None:
+    """Absent messages are missing where the evidence is complete, else unwitnessed for this reason."""
     missing = [piece for piece in absent if neighbours.would_know(piece)]
     line.say("missing", missing)
     line.say("unwitnessed", without(absent, missing), reason)

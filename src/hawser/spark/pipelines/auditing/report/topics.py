@@ -190,7 +190,8 @@ def _shortened(name: str) -> str:
 
 
 def _lines(lines: Sequence[Line], mismatches: Collection[Word]) -> Iterator[str]:
-    """In the order of the tiers; of many, those with problems stand first."""
+    """The HTML of the compared lines, in the order of the tiers; of many, those with problems stand first,
+    and the rest is folded or only counted."""
     titles = ["Tier", "Of", "#First", "#Last", "#Expected", "#Found", "#Size", "Verdict", "Hash"]
     is_many = len(lines) > _MOST_LINES
     ordered = sorted(
