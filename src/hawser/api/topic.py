@@ -52,7 +52,8 @@ class Topic(Publishing[T]):
         max_lag: int | None = None,
     ) -> Subscription[T]:
         """Subscribe from now on, or from `history` samples before now, or from `start`: "earliest",
-        "latest", an offset or a datetime.
+        "latest", an offset or a datetime. An offset that is not there raises OffsetOutOfRange; a new group on
+        a cluster begins at the nearest one instead.
 
         On one host `reliable` makes publishers wait rather than overwrite what was not taken; "durable" also
         while this name is not running, up to `max_lag` samples; on a cluster everything is reliable.

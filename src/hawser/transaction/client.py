@@ -284,6 +284,8 @@ class Transaction:
         return [*self._unacknowledged(shard), *(each for each in self._ending if each.shard == shard)]
 
     def _unacknowledged(self, shard: str) -> Iterator[Request]:
+        """The operations to repeat on this shard; none after a rollback or `resolve` has begun. The
+        coordinator's own wait until the others are prepared."""
         staging = self.progress in (Progress.OPEN, Progress.COMMITTING, Progress.PREPARING)
         is_early = shard == self.coordinator and not self._is_decided
         if staging and shard in self._shards and not is_early:

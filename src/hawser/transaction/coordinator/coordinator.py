@@ -288,6 +288,8 @@ class Coordinator:
         self._touch(event.transaction)
 
     def _lose(self, event: Lost) -> None:
+        """Note that a shard did not answer. Clients no longer wait until it has the outcome, and the line of
+        its deliveries only sends the first one, until it answers again."""
         work = self._works.get(event.transaction)
         if work is None:
             return
@@ -305,6 +307,8 @@ class Coordinator:
                     self._touch(transaction)
 
     def _hear(self, event: Heard) -> None:
+        """Take a shard's answer: its vote, the rejection of a delivery that came before an earlier one, or
+        that it has the outcome."""
         record = self._ledger.register.get(event.transaction)
         work = self._works.get(event.transaction)
         if work is not None:
@@ -359,6 +363,7 @@ class Coordinator:
     # Progress of one transaction.
 
     def _drive(self, transaction: TransactionId, now: float) -> None:
+        """Do what the record's phase asks for; without a record answer the clients and forget the rest."""
         record = self._ledger.register.get(transaction)
         work = self._works.setdefault(transaction, _Work(now))
         if record is None:

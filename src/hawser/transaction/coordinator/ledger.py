@@ -271,6 +271,7 @@ class Ledger:
         if record.outcome is None or record.waiting or record.sessions or record.heuristic:
             return
         if transaction.xid.format == LANE_FORMAT:
+            # The branches of this shard keep the outcome.
             self.register.remove(transaction)
             return
         # The caller of a one-phase commit learns the outcome from its result and sends no rollback.

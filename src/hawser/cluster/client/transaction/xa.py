@@ -280,6 +280,7 @@ class Resource:
         return result
 
     def _started(self, xid: Xid, answer: Answered) -> tuple[Answered, OpenBranch | None]:
+        """Note the answer to a start: if it is OK, the work has begun or goes on."""
         if answer.code != Code.OK:
             return answer, None
         branch = self._branches.get(xid)
