@@ -319,9 +319,9 @@ def test_secrets_are_not_shown(landing: Landing, bus: hawser.Bus) -> None:
 
 
 FORGETFUL = """
-from hawser.spark.pipelines import running
+from hawser.spark.pipelines import runner
 
-running._MOST_UPDATES = 1
+runner._MOST_UPDATES = 1
 
 from hawser.cli.main import main
 

@@ -19,7 +19,7 @@ from tests.support.processes import until
 from tests.support.spark import need_java
 
 LOADED_FROM_ARCHIVE = "source: shared objects file (top)"
-SESSION = "from hawser.spark import rehearsal; rehearsal.rehearse = lambda *_: None; rehearsal.main()"
+SESSION = "from hawser.spark.runtime import warmup; warmup.rehearse = lambda *_: None; warmup.main()"
 REHEARSALS = {
     "a session": ("-c", SESSION),
     # As `make setup` makes it.
