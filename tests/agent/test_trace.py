@@ -283,6 +283,6 @@ def test_what_goes_wrong_is_in_the_log(
         (local.directory / ".trace").unlink()
         (local.directory / ".trace").write_bytes(b"scribble" * 1000)
         hawser_command("topic", "pub", target, "y", "--url", local.url)
-        said = "trace records could not be written"
+        said = "trace records were not written"
         until(lambda: any(said in line for line in agent.messages()), "it is said", agent.messages)
         assert agent.figure("topic_untraced_total", target) > 0

@@ -154,7 +154,7 @@ class Client:
         if timeout is None:
             return self.settings.timeout
         if not is_wait(timeout):
-            raise UsageError("timeout must be seconds, 0 or more, or None for that of the connection")
+            raise UsageError("timeout is seconds, 0 or more, or None for that of the connection")
         return timeout
 
     async def open(

@@ -336,7 +336,7 @@ def test_one_that_is_stopped_while_it_decides_is_told_of(
         child.hear()
         os.kill(child.pid, signal.SIGSTOP)
         tracing = TemporaryTracing(domain)
-        with pytest.raises(hawser.Timeout, match="stands still"):
+        with pytest.raises(hawser.Timeout, match="hangs while"):
             tracing.cover("t")
     # Its death ends that.
     tracing.cover("t")

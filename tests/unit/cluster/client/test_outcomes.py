@@ -23,7 +23,7 @@ from hawser.cluster.client.subscribe.subscription import Consumer
 from hawser.cluster.transport import LinkClosed
 from hawser.log.entry import Kind
 from hawser.log.state.producers import Producers as Judge
-from hawser.log.state.results import Accepted, encode_result
+from hawser.log.state.results import Accepted, Joined, encode_result
 from hawser.record.batch import Batch, Compression
 from hawser.record.record import Record, Stamp
 
@@ -409,10 +409,18 @@ def test_a_member_without_a_home_asks_less_and_less_often() -> None:
 
 
 def test_a_member_does_not_go_back_to_an_earlier_generation() -> None:
-    """A leader that was deposed, or a question that was asked before, answers with what was."""
+    """A deposed leader, or an answer to an earlier request, has an earlier generation. The member asks by a
+    join, which is an entry, and stays as it is if the generation is still there."""
 
     async def story() -> None:
         cluster = Cluster()
+        joins: list[wire.Execute] = []
+
+        async def ask_leader(_: str, __: str, request: wire.Execute, *___: object) -> wire.Executed:
+            joins.append(request)
+            return wire.Executed(encode_result(Joined(3, "a", ("a", "b"), 0)))
+
+        cluster.ask_leader = ask_leader  # type: ignore[attr-defined]
         entry = wire.TopicEntry(1, "u", 1, {})
         member = GroupMember(cluster, "t", entry, None, "g", "m", (None, 0))  # type: ignore[arg-type]
         member._learn(3, ("a", "b"))
@@ -424,6 +432,8 @@ def test_a_member_does_not_go_back_to_an_earlier_generation() -> None:
             )
             await member._wait_for_change()
             assert (member._generation, member._members, member._known_settled) == expected
+            assert not member._is_out
+        assert [each.kind for each in joins] == [Kind.GROUP_JOIN]
 
     run(story)
 
