@@ -427,7 +427,7 @@ class Resource:
         A START names no use of its own: it repeats the number of its unanswered predecessor, or names the
         highest one in this coordinator shard's answers. A START_JOIN means the latest use, which is queried;
         any other call means the one in `_uses`, or else the latest. After an unanswered call the latest one
-        is queried, too: if it is a newer use, nobody knows whether the unanswered call took effect, and
+        is queried, too: if it is a newer use, it is unknown whether the unanswered call took effect, and
         OutcomeUnknown is raised."""
         unanswered, started = self._unanswered.get(xid), self._starts.get(xid)
         if started is not None and started.call != Call.START:
